@@ -95,6 +95,7 @@ class Reason(StrEnum):
     CLOCK_JUMP = 'clock_jump'
     CANCELLED = 'cancelled'
     BACKEND_FAILED = 'backend_failed'
+    INTERNAL_ERROR = 'internal_error'
 
 
 class Refusal(AlpamayoError):
