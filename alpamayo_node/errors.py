@@ -91,6 +91,7 @@ class Reason(StrEnum):
     START_ERROR = 'start_error'
     REVERSAL = 'reversal'
     LOW_SPEED_HEADING = 'low_speed_heading'
+    STANDSTILL = 'standstill'  # an adjustment only
     # the circumstances
     CLOCK_JUMP = 'clock_jump'
     CANCELLED = 'cancelled'
