@@ -82,7 +82,7 @@ def adjust(
         return _stand(raw, speeds_mps, travel_m)
     driven_mps, reversal = _without_reverse(speeds_mps, limits)
     is_same = (driven_mps[:-1] == speeds_mps[:-1]) & (driven_mps[1:] == speeds_mps[1:])
-    is_held = ~is_same & (driven_mps[:-1] == 0.0) & (driven_mps[1:] == 0.0)
+    is_held = (driven_mps[:-1] == 0.0) & (driven_mps[1:] == 0.0)
     curvature_1pm = np.where(is_held, 0.0, raw.curvature_1pm)
     curvature_1pm, low_speed = _without_slow_turns(curvature_1pm, driven_mps, dt_ns, limits)
     findings = (*reversal, *low_speed)
@@ -114,18 +114,17 @@ def _without_reverse(
     is_reverse = speeds_mps < 0.0
     if limits.allow_reverse or not is_reverse.any():
         return speeds_mps, ()
-    i_lowest = int(speeds_mps.argmin())
-    what = f'{int(is_reverse.sum())} negative speeds, down to {speeds_mps[i_lowest]:.2f} m/s at '
-    what += _instant(i_lowest)
+    i_first, i_lowest = int(is_reverse.argmax()), int(speeds_mps.argmin())
+    text = (
+        f'{int(is_reverse.sum())} negative speeds, the first at {_instant(i_first)}, '
+        f'down to {speeds_mps[i_lowest]:.2f} m/s at {_instant(i_lowest)}: '
+    )
     driven_mps = np.maximum(speeds_mps, 0.0)
     is_beyond = speeds_mps < -limits.reverse_tolerance_mps
     if not is_beyond.any():
-        return driven_mps, (Finding(Reason.REVERSAL, f'{what}: held at 0'),)
-    forward_before = np.flatnonzero(~is_reverse[: int(is_beyond.argmax())])
-    i_stop = int(forward_before[-1]) + 1 if forward_before.size else 0
-    driven_mps[i_stop:] = 0.0
-    text = f'{what}: the plan ends in a stop at {_instant(i_stop)}'
-    return driven_mps, (Finding(Reason.REVERSAL, text),)
+        return driven_mps, (Finding(Reason.REVERSAL, text + 'held at 0'),)
+    driven_mps[int(is_beyond.argmax()) :] = 0.0
+    return driven_mps, (Finding(Reason.REVERSAL, text + 'the plan ends in a stop'),)
 
 
 def _without_slow_turns(

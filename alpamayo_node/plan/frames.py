@@ -7,6 +7,9 @@ the frame that the pose is given in; `multiply(a, b)` turns by b first. Angles i
 counter-clockwise about z (up). Roll and pitch are kept: nothing here is flattened to a plane.
 """
 
+from collections.abc import Sequence
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -22,16 +25,14 @@ _NEARLY_PARALLEL_RAD = 1e-6
 _FLIP_VECTOR: Array = np.array([-1.0, -1.0, -1.0, 1.0])
 
 
-def are_rotations(quaternions: Array) -> NDArray[np.bool_]:
+def is_rotation(quaternion: Sequence[float]) -> bool:
     """
-    Whether quaternions are finite and of norm 1, within `QUATERNION_NORM_TOLERANCE`.
+    Whether a quaternion is finite and of norm 1, within `QUATERNION_NORM_TOLERANCE`.
 
-    :param quaternions: (..., 4)
-    :return: (...)
+    :param quaternion: x, y, z, w
     """
-    # false for NaN and infinity, which fail every comparison
-    is_unit: NDArray[np.bool_] = np.abs(_norms(quaternions) - 1.0) <= QUATERNION_NORM_TOLERANCE
-    return is_unit
+    # false for NaN, which fails every comparison
+    return abs(math.hypot(*quaternion) - 1.0) <= QUATERNION_NORM_TOLERANCE
 
 
 def normalised(quaternions: Array) -> Array:
@@ -41,7 +42,19 @@ def normalised(quaternions: Array) -> Array:
     :param quaternions: (..., 4), none of norm 0
     :return: (..., 4)
     """
-    return quaternions / _norms(quaternions)[..., None]
+    return quaternions / norms(quaternions)[..., None]
+
+
+def norms(vectors: Array) -> Array:
+    """
+    Euclidean lengths; infinite, and no warning, where they are beyond float64.
+
+    :param vectors: (..., n)
+    :return: (...)
+    """
+    with np.errstate(over='ignore'):
+        lengths: Array = np.sqrt((vectors**2).sum(axis=-1))
+    return lengths
 
 
 def conjugate(quaternions: Array) -> Array:
@@ -117,7 +130,7 @@ def slerp(start: Array, end: Array, fraction: Array) -> Array:
     """
     end = np.where((start * end).sum(axis=1, keepdims=True) < 0.0, -end, end)
     # half the angle between them; accurate near 0, where an arc cosine is not
-    angle_rad = 2.0 * np.arctan2(_norms(end - start), _norms(end + start))
+    angle_rad = 2.0 * np.arctan2(norms(end - start), norms(end + start))
     is_flat = angle_rad < _NEARLY_PARALLEL_RAD
     safe_rad = np.where(is_flat, 1.0, angle_rad)
     weight_start = np.where(
@@ -134,7 +147,7 @@ def rotation_angles(quaternions: Array) -> Array:
     :param quaternions: (..., 4)
     :return: (...) in rad, in [0, pi]
     """
-    angle_rad: Array = 2.0 * np.arctan2(_norms(quaternions[..., :3]), np.abs(quaternions[..., 3]))
+    angle_rad: Array = 2.0 * np.arctan2(norms(quaternions[..., :3]), np.abs(quaternions[..., 3]))
     return angle_rad
 
 
@@ -161,8 +174,3 @@ def _cross(left: Array, right: Array) -> Array:
     lx, ly, lz = left[..., 0], left[..., 1], left[..., 2]
     rx, ry, rz = right[..., 0], right[..., 1], right[..., 2]
     return np.stack([ly * rz - lz * ry, lz * rx - lx * rz, lx * ry - ly * rx], axis=-1)
-
-
-def _norms(vectors: Array) -> Array:
-    lengths: Array = np.sqrt((vectors**2).sum(axis=-1))
-    return lengths

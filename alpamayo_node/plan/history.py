@@ -10,8 +10,9 @@ short, sparse, out of order, damaged, or that jumps.
 Speed at t0 comes from the positions, from the measured twist, or from the mean of both; wherever a
 twist exists the two must agree.
 
-Times are integer nanoseconds of one clock. Positions may be large (map coordinates): everything is
-expressed relative to a sample of the window before any arithmetic.
+Times are integer nanoseconds of one clock. Positions may be large (map coordinates): they are
+interpolated where they are and then taken relative to the one at t0, which loses nothing that
+their own rounding has not lost already.
 Knows no clock: t0 is an argument. Used by one thread.
 Source of the estimate: `plan.start_speed`.
 """
@@ -31,10 +32,11 @@ from alpamayo_node.contracts import PoseSample
 from alpamayo_node.errors import ConfigError
 from alpamayo_node.errors import Reason
 from alpamayo_node.errors import Refusal
-from alpamayo_node.plan.frames import are_rotations
 from alpamayo_node.plan.frames import conjugate
+from alpamayo_node.plan.frames import is_rotation
 from alpamayo_node.plan.frames import multiply
 from alpamayo_node.plan.frames import normalised
+from alpamayo_node.plan.frames import norms
 from alpamayo_node.plan.frames import rotate
 from alpamayo_node.plan.frames import rotation_angles
 from alpamayo_node.plan.frames import slerp
@@ -182,7 +184,7 @@ def ego_start(
     :raises Refusal: with a HISTORY_* reason, or SPEED_MISMATCH
     """
     window = _window(samples, t0_ns, limits)
-    positions_m, orientations, origin_m = _resample(window, limits)
+    positions_m, orientations = _resample(window, limits)
     to_ego = conjugate(orientations[-1])
     in_ego_m = rotate(to_ego, positions_m - positions_m[-1])
     yaws_rad = yaws_of(multiply(to_ego, orientations))
@@ -191,7 +193,7 @@ def ego_start(
     return EgoStart(
         t0_ns=t0_ns,
         frame_id=frame_id,
-        position_m=_triple(origin_m + positions_m[-1]),
+        position_m=_triple(positions_m[-1]),
         orientation_xyzw=_quadruple(orientations[-1]),
         speed_mps=_choose_speed(from_positions_mps, from_twist_mps, limits),
         speed_from_positions_mps=from_positions_mps,
@@ -239,11 +241,9 @@ def _window(samples: Sequence[PoseSample], t0_ns: int, limits: HistoryLimits) ->
 
 def _resample(
     window: _Window, limits: HistoryLimits
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Positions (16, 3) relative to the returned origin (3,), and orientations (16, 4)."""
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Interpolate positions (16, 3) and orientations (16, 4)."""
     positions_m = np.array([sample.position_m for sample in window.samples])
-    origin_m = positions_m[-1].copy()
-    positions_m -= origin_m
     _require_no_jump(positions_m, window.times_ns, limits)
     orientations = normalised(np.array([s.orientation_xyzw for s in window.samples]))
     before, fraction = window.brackets()
@@ -252,7 +252,7 @@ def _resample(
     resampled = slerp(orientations[before], orientations[before + 1], fraction)
     _require_smooth(resampled_m, limits)
     _require_steady(resampled, limits)
-    return resampled_m, resampled, origin_m
+    return resampled_m, resampled
 
 
 def _choose_speed(positions_mps: float, twist_mps: float | None, limits: HistoryLimits) -> float:
@@ -274,7 +274,7 @@ def _choose_speed(positions_mps: float, twist_mps: float | None, limits: History
 def _require_valid(sample: PoseSample) -> None:
     if not all(map(math.isfinite, sample.position_m)):
         text = f'position {sample.position_m} is not finite'
-    elif not are_rotations(np.array(sample.orientation_xyzw)):
+    elif not is_rotation(sample.orientation_xyzw):
         text = f'orientation {sample.orientation_xyzw} is not a unit quaternion'
     elif sample.speed_mps is not None and not math.isfinite(sample.speed_mps):
         text = f'speed {sample.speed_mps} is not finite'
@@ -321,7 +321,8 @@ def _require_no_jump(
     positions_m: NDArray[np.float64], times_ns: NDArray[np.int64], limits: HistoryLimits
 ) -> None:
     """Whether each sample can be reached from the one before."""
-    distances_m = np.sqrt((np.diff(positions_m, axis=0) ** 2).sum(axis=1))
+    with np.errstate(over='ignore'):
+        distances_m = norms(np.diff(positions_m, axis=0))
     steps_s = np.diff(times_ns) / NS_PER_S
     i = int(np.argmax(distances_m - limits.max_speed_mps * steps_s))
     where = f'the sample at t0 {_signed_s(times_ns[i])}'
@@ -344,7 +345,7 @@ def _require_smooth(positions_m: NDArray[np.float64], limits: HistoryLimits) -> 
     Works on the even grid, where neither rate nor jitter of the source matter, and sees jumps that
     are far below what `max_speed_mps` lets through.
     """
-    bends_m = np.sqrt((np.diff(positions_m, 2, axis=0) ** 2).sum(axis=1))
+    bends_m = norms(np.diff(positions_m, 2, axis=0))
     i = int(bends_m.argmax())
     limit_m = limits.jump_margin_m + limits.max_accel_mps2 * _STEP_S**2
     if bends_m[i] > limit_m:

@@ -6,7 +6,7 @@ Over each interval a vehicle moves by the mean of its two end velocities (trapez
 displacements give 2T linear equations for T + 1 speeds once the headings are known. They alone
 leave an alternating speed undetermined; third differences of the speed are therefore penalised.
 
-Axes: T intervals, T + 1 poses. Headings in rad, unwrapped, in the frame of the displacements.
+Axes: T intervals, T + 1 poses. Headings in rad, modulo 2 pi, in the frame of the displacements.
 Source: NVlabs/alpamayo, action_space/{unicycle_accel_curvature,utils}.py (constants and method).
 """
 

@@ -33,8 +33,6 @@ def estimate_start_speed(
     :param dt_ns: spacing of the poses
     :return: speed at the last pose in m/s, negative when driving backwards
     """
-    matrix, rhs = speed_system(
-        np.unwrap(yaw_rad), np.diff(xy_m, axis=0), dt_ns / NS_PER_S, constants
-    )
+    matrix, rhs = speed_system(yaw_rad, np.diff(xy_m, axis=0), dt_ns / NS_PER_S, constants)
     matrix[np.diag_indices_from(matrix)] += constants.speed_ridge
     return float(np.linalg.solve(matrix, rhs)[-1])

@@ -67,7 +67,7 @@ def test_adjust_brake_to_a_stop_keeps_the_exact_ramp_and_then_stands() -> None:
     assert (got.accel_mps2[26:] == 0.0).all()
     assert reasons_of(findings) == [Reason.REVERSAL]
     assert 'ends in a stop' in findings[0].text
-    assert '-7.80 m/s' in findings[0].text
+    assert 'the first at waypoint 25, down to -7.80 m/s at waypoint 63' in findings[0].text
 
 
 def test_adjust_stop_between_waypoints_ends_with_speed_zero() -> None:
@@ -108,6 +108,16 @@ def test_adjust_dip_within_the_tolerance_waits_and_goes_on() -> None:
     assert 'held at 0' in findings[0].text
 
 
+@pytest.mark.parametrize(('lowest_mps', 'is_end'), [(-0.099, False), (-0.101, True)])
+def test_adjust_tolerance_decides_between_waiting_and_ending(
+    lowest_mps: float, is_end: bool
+) -> None:
+    speeds = np.concatenate([[1.0, lowest_mps], np.linspace(0.0, 6.0, 62)])
+    _, got, findings = adjusted(np.diff(speeds, prepend=2.0) / 0.1, ZEROS, 2.0)
+    assert reasons_of(findings) == [Reason.REVERSAL]
+    assert got.speed_mps[63] == (0.0 if is_end else pytest.approx(6.0))
+
+
 def test_adjust_tolerance_zero_ends_at_the_first_negative_speed() -> None:
     accel = np.concatenate([-0.1 * np.ones(1), 2.0 * np.ones(63)])
     limits = AdjustLimits(reverse_tolerance_mps=0.0)
@@ -129,7 +139,7 @@ def test_adjust_rolling_backwards_at_t0_stops_at_once() -> None:
     assert not got.speed_mps.any()
     assert not got.x_m.any()
     assert reasons_of(findings) == [Reason.REVERSAL]
-    assert 'stop at t0' in findings[0].text
+    assert 'the first at t0' in findings[0].text
 
 
 def test_adjust_allowed_reverse_is_left_alone() -> None:
@@ -137,6 +147,11 @@ def test_adjust_allowed_reverse_is_left_alone() -> None:
     raw, got, findings = adjusted(-2.0 * ONES, ZEROS, 5.0, limits)
     assert got is raw
     assert findings == ()
+
+
+def test_adjust_allowed_reverse_at_speed_keeps_its_curvature() -> None:
+    raw, got, _ = adjusted(ZEROS, 0.1 * ONES, -2.0, AdjustLimits(allow_reverse=True))
+    assert got is raw
 
 
 def test_adjust_creep_drives_straight() -> None:
@@ -226,6 +241,24 @@ def test_adjust_standstill_limits(v0_mps: float, accel_mps2: float, is_clean_sto
     assert got.x_m.any() is np.bool_(not is_clean_stop)
 
 
+def test_adjust_rolling_backwards_for_a_moment_is_no_standstill() -> None:
+    # -0.5 m/s, stopped within one interval: hardly any travel, but not standing either
+    accel = ZEROS.copy()
+    accel[0] = 5.0
+    _, _, findings = adjusted(accel, ZEROS, -0.5)
+    assert reasons_of(findings) == [Reason.REVERSAL]
+
+
+def test_adjust_standing_vehicle_that_swings_to_and_fro_is_no_standstill() -> None:
+    # 0.4 m forward and 0.4 m back: it travels 0.8 m and ends where it began
+    accel = np.concatenate(
+        [0.4 * np.ones(10), -0.4 * np.ones(20), 0.4 * np.ones(10), np.zeros(24)]
+    )
+    raw, _, findings = adjusted(accel, ZEROS, 0.0)
+    assert raw.x_m[63] == pytest.approx(0.0, abs=1e-9)
+    assert reasons_of(findings) == [Reason.REVERSAL]
+
+
 def test_adjust_real_start_from_standstill_moves_off() -> None:
     _, got, findings = adjusted(ONES, ZEROS, 0.0)
     assert got.speed_mps[0] == pytest.approx(0.1)
@@ -235,11 +268,15 @@ def test_adjust_real_start_from_standstill_moves_off() -> None:
 @pytest.mark.parametrize('limits', [LIMITS, NOTHING, STOP_ONLY])
 @pytest.mark.parametrize('value', [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize('i', [0, 31, 63])
-def test_adjust_hands_back_what_is_not_finite(i: int, value: float, limits: AdjustLimits) -> None:
+@pytest.mark.parametrize('v0_mps', [0.0, 0.3, 5.0])
+def test_adjust_hands_back_what_is_not_finite(
+    v0_mps: float, i: int, value: float, limits: AdjustLimits
+) -> None:
+    # even where the curvature would have been dropped: a NaN is never repaired away
     for channel in (0, 1):
         action = [ZEROS.copy(), ZEROS.copy()]
         action[channel][i] = value
-        raw, got, findings = adjusted(*action, 1.0, limits)
+        raw, got, findings = adjusted(*action, v0_mps, limits)
         assert got is raw
         assert findings == ()
 

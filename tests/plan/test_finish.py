@@ -44,6 +44,14 @@ def test_finish_stop_with_a_little_drift_is_valid_and_flagged() -> None:
     assert (trajectory.speed_mps >= 0.0).all()
 
 
+def test_finish_standing_with_meaningless_curvature_is_a_valid_clean_stop() -> None:
+    # 1 1/m, but the vehicle moves by millimetres
+    trajectory, reasons, adjustments = finished(action_of(-0.0426, 40.0), 0.0)
+    assert reasons == ()
+    assert [finding.reason for finding in adjustments] == [Reason.STANDSTILL]
+    assert not trajectory.curvature_1pm.any()
+
+
 def test_finish_reversing_action_is_flagged_and_refused() -> None:
     trajectory, reasons, adjustments = finished(action_of(-4.0, 0.0), 5.0)
     assert [finding.reason for finding in reasons] == [Reason.REVERSAL]

@@ -101,7 +101,7 @@ def test_judge_non_finite_start_speed_is_found(value: float) -> None:
         ('x_m', -2.1, Reason.REVERSAL, '2.10 m behind'),
     ],
 )
-def test_judge_single_violation_of_the_raw_roll_out(
+def test_judge_violation_of_the_raw_roll_out_alone_is_found(
     channel: str, value: float, reason: Reason, text: str, i: int
 ) -> None:
     raw = changed(GOOD, channel, i, value)
@@ -147,6 +147,16 @@ def test_judge_start_error_in_any_direction_is_found(
     pair = (moved, straight) if is_raw else (straight, moved)
     finding = finding_of(judge(*pair, START, LIMITS), Reason.START_ERROR)
     assert f'{math.hypot(dx_m, dy_m):.2f} m' in finding.text
+
+
+def test_judge_adjusted_waypoint_far_behind_the_start_is_a_reversal() -> None:
+    behind = changed(GOOD, 'x_m', 40, -2.1)
+    assert 'waypoint 40' in finding_of(judge(GOOD, behind, START, LIMITS), Reason.REVERSAL).text
+
+
+def test_judge_lateral_acceleration_is_of_the_speed_that_would_be_driven() -> None:
+    # 40 m/s on 0.01 1/m would be 16 m/s²
+    assert judge(changed(GOOD, 'speed_mps', 20, 40.0), GOOD, START, LIMITS) == ()
 
 
 def test_judge_heading_that_adjusting_dropped_is_found() -> None:

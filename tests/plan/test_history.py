@@ -197,6 +197,15 @@ def test_ego_start_normalises_a_slightly_long_quaternion() -> None:
     assert start.speed_mps == pytest.approx(9.999409, abs=1e-6)
 
 
+def test_ego_start_turns_evenly_between_quaternions_of_different_length() -> None:
+    samples = [
+        replace(s, orientation_xyzw=tuple((1.0009, 0.9991)[i % 2] * q for q in s.orientation_xyzw))
+        for i, s in enumerate(sampled(turn, 10, start_s=-1.65, end_s=0.05))
+    ]
+    start = ego_start(samples, T0_NS, 'map', LIMITS)
+    assert start.orientation_xyzw == pytest.approx((0.0, 0.0, 0.0, 1.0), abs=1e-7)
+
+
 def test_ego_start_interpolates_the_twist_at_t0() -> None:
     samples = [replace(cruise()(t), speed_mps=10.0 + 2.0 * t) for t in np.arange(-1.65, 0.2, 0.1)]
     assert ego_start(samples, T0_NS, 'map', LIMITS).speed_from_twist_mps == pytest.approx(10.0)
@@ -318,8 +327,11 @@ def test_ego_start_gap_of_the_limit_is_accepted() -> None:
     ego_start([cruise()(t) for t in times_s], T0_NS, 'map', LIMITS)
 
 
-def test_ego_start_gap_outside_of_the_window_does_not_matter() -> None:
-    times_s = [-9.0, *np.arange(-1.6, 0.1, 0.05), 5.0]
+@pytest.mark.parametrize('ends_s', [(-1.6, 0.1), (-1.5, 0.0)])
+def test_ego_start_gap_outside_of_the_window_does_not_matter(ends_s: tuple[float, float]) -> None:
+    # also where the window ends exactly on a sample
+    start_s, end_s = ends_s
+    times_s = [-9.0, *np.linspace(start_s, end_s, 31), 5.0]
     ego_start([cruise()(t) for t in times_s], T0_NS, 'map', LIMITS)
 
 
@@ -342,6 +354,36 @@ def test_ego_start_jump_in_any_direction_is_found_at_any_rate(
     for i in range(rate_hz // 2 + 2, 2 * rate_hz, max(1, rate_hz // 7)):
         jumped = [moved(s, *by_m) if j < i else s for j, s in enumerate(samples)]
         assert refusal_of(jumped).reason is Reason.HISTORY_JUMP, i
+
+
+@pytest.mark.parametrize(('by_m', 'is_jump'), [(1.69, False), (1.71, True)])
+def test_ego_start_outlier_between_the_poses_is_measured_against_the_largest_speed(
+    by_m: float, is_jump: bool
+) -> None:
+    # -0.36 s is on no 0.1 s pose; 70 m/s and 0.5 m allow 1.9 m in 20 ms, of which 0.2 m are driven
+    samples = [
+        moved(s, by_m, 0.0, 0.0) if s.stamp_ns == T0_NS - 360_000_000 else s
+        for s in sampled(cruise(), 50)
+    ]
+    if is_jump:
+        assert '1.91 m within 0.020 s from the sample at t0 -0.380 s' in refusal_of(samples).text
+    else:
+        ego_start(samples, T0_NS, 'map', LIMITS)
+
+
+@pytest.mark.parametrize(('accel_mps2', 'is_jump'), [(19.0, False), (21.0, True)])
+def test_ego_start_acceleration_is_limited_where_no_noise_is_allowed(
+    accel_mps2: float, is_jump: bool
+) -> None:
+    def braking(t: float) -> PoseSample:
+        return moved(cruise(40.0, twist_mps=None)(t), -0.5 * accel_mps2 * t * t, 0.0, 0.0)
+
+    samples = sampled(braking, 10, start_s=-1.5, end_s=0.0)
+    limits = HistoryLimits(jump_margin_m=0.0)
+    if is_jump:
+        assert refusal_of(samples, limits).reason is Reason.HISTORY_JUMP
+    else:
+        ego_start(samples, T0_NS, 'map', limits)
 
 
 @pytest.mark.parametrize('i_out', range(16))
@@ -415,6 +457,13 @@ def test_ego_start_damaged_sample_in_the_window_is_refused(bad: dict, i_bad: int
     refusal = refusal_of(samples)
     assert refusal.reason is Reason.HISTORY_INVALID
     assert str(samples[i_bad].stamp_ns) in refusal.text
+
+
+def test_ego_start_absurd_positions_are_a_jump() -> None:
+    samples = sampled(cruise(), 50)
+    samples[60] = replace(samples[60], position_m=(1.7e308, 0.0, 0.0))
+    samples[61] = replace(samples[61], position_m=(-1.7e308, 0.0, 0.0))
+    assert refusal_of(samples).reason is Reason.HISTORY_JUMP
 
 
 # ---- the buffer
