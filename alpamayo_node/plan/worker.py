@@ -233,14 +233,13 @@ class Worker:
             if self._is_stopping:
                 return None
             if self._pending:
-                job, self._pending = self._pending, None
+                self._current, self._pending = self._pending, None
             else:
-                job, self._pending_query = self._pending_query, None
-            self._current = job
+                self._current, self._pending_query = self._pending_query, None
             self._is_current_cancelled = False
             self._started_s = time.monotonic()
             self._state = WorkerState.BUSY
-            return job
+            return self._current
 
     def _forget_current(self) -> None:
         with self._changed:
