@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Hold a loaded network against the plain form before anyone relies on it.
+
+A short synthetic context with NaN in its hidden rows is loaded; the whole network runs once, which
+also warms it up, and must give finite velocities. Then the in-projection and three layers (first,
+middle, last) are compared with `reference`, which reads the weights again from disk. What is
+compared is each layer's change of its input: norm of the difference over norm of the change.
+Weights that were mixed up, damaged in memory or packed wrongly, a kernel of torch that fails on
+this processor, and a window of the cache that is off by a row all show there.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from alpamayo_node.contracts import KvShape
+from alpamayo_node.contracts import KvSource
+from alpamayo_node.errors import Cancelled
+from alpamayo_node.errors import SelfTestError
+from alpamayo_node.model.action_proj import fourier_frequencies
+from alpamayo_node.model.checkpoint import Checkpoint
+from alpamayo_node.model.network import ExpertNetwork
+from alpamayo_node.model.reference import Array
+from alpamayo_node.model.reference import plain_in_proj
+from alpamayo_node.model.reference import plain_layer
+
+TOLERANCES = {'bfloat16': 2e-2, 'float32': 1e-4}
+"""Largest accepted relative difference of a layer, by precision."""
+_IN_PROJ_TOLERANCE = 1e-3
+_MAX_ROWS = 48
+_MAX_LEFT_PAD = 5
+_SEED = 20_260_804
+_T = 0.3
+
+
+class SyntheticContext:
+    """Random keys and values that depend on nothing but the shape; hidden rows hold NaN."""
+
+    def __init__(self, checkpoint: Checkpoint, max_rows: int) -> None:
+        """
+        Choose a shape that fits.
+
+        :param checkpoint: of the expert that will load it
+        :param max_rows: largest context of that expert
+        """
+        text, n_rows = checkpoint.config.expert, min(max_rows, _MAX_ROWS)
+        self.shape = KvShape(
+            n_layers=text.n_layers,
+            n_kv_heads=text.n_kv_heads,
+            head_dim=text.head_dim,
+            n_rows=n_rows,
+            left_pad=min(n_rows - 1, _MAX_LEFT_PAD),
+            rope_delta=-n_rows // 2,
+            dtype='bfloat16',
+        )
+
+    def layer(self, i_layer: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """
+        Draw one layer.
+
+        :param i_layer: index of the layer
+        :return: keys and values, (G, S, D) bfloat16
+        """
+        shape = self.shape
+        generator = torch.Generator().manual_seed(_SEED + i_layer)
+        both = torch.randn(
+            (2, shape.n_kv_heads, shape.n_rows, shape.head_dim), generator=generator
+        ).to(torch.bfloat16)
+        both[:, :, : shape.left_pad] = torch.nan
+        return both[0], both[1]
+
+
+def run_self_test(
+    network: ExpertNetwork,
+    checkpoint: Checkpoint,
+    *,
+    max_rows: int,
+    precision: str,
+    buffer_rounding: str,
+    load: Callable[[KvSource], None],
+    should_stop: Callable[[], bool],
+) -> str:
+    """
+    Warm up and compare; leaves the synthetic context in the cache.
+
+    :param network: loaded from the checkpoint
+    :param checkpoint: read again for the plain form
+    :param max_rows: largest context
+    :param precision: of the layers, a key of `TOLERANCES`
+    :param buffer_rounding: see `buffers`
+    :param load: fills the network's cache from a context
+    :param should_stop: polled between layers
+    :return: one line that says what was compared and how well it agreed
+    :raises SelfTestError: it did not agree
+    :raises Cancelled: `should_stop` became true
+    """
+    context = SyntheticContext(checkpoint, max_rows)
+    load(context)
+    generator = torch.Generator().manual_seed(_SEED - 1)
+    config = checkpoint.config
+    x = torch.randn((config.action_space.n_waypoints, 2), generator=generator)
+    velocity = network.velocity(x, _T, should_stop)
+    if not bool(torch.isfinite(velocity).all()):
+        raise SelfTestError('self-test: the network gives velocities that are not finite')
+    in_proj = _compare_in_proj(network, checkpoint, x, buffer_rounding)
+    tokens = torch.randn((len(x), config.expert.hidden), generator=generator)
+    n_layers = config.expert.n_layers
+    layers = {}
+    for i_layer in sorted({0, n_layers // 2, n_layers - 1}):
+        if should_stop():
+            raise Cancelled('stopped in the self-test')
+        layers[i_layer] = _compare_layer(network, checkpoint, context, i_layer, tokens)
+    _require_close('the in-projection', in_proj, _IN_PROJ_TOLERANCE)
+    for i_layer, difference in layers.items():
+        _require_close(f'layer {i_layer}', difference, TOLERANCES[precision])
+    worst = max(layers.values())
+    return (
+        f'layers {", ".join(map(str, layers))} of {n_layers} agree with the plain form within '
+        f'{worst:.1e} (accepted: {TOLERANCES[precision]:.0e}), the in-projection within '
+        f'{in_proj:.1e}'
+    )
+
+
+def _compare_in_proj(
+    network: ExpertNetwork, checkpoint: Checkpoint, x: torch.Tensor, buffer_rounding: str
+) -> float:
+    in_proj = checkpoint.config.in_proj
+    freqs = fourier_frequencies(in_proj.n_freqs, in_proj.max_freq, buffer_rounding)
+    expected = plain_in_proj(checkpoint, x.double().numpy(), _T, freqs.double().numpy())
+    return _relative(network.in_proj(x, _T).double().numpy() - expected, expected)
+
+
+def _compare_layer(
+    network: ExpertNetwork,
+    checkpoint: Checkpoint,
+    context: SyntheticContext,
+    i_layer: int,
+    tokens: torch.Tensor,
+) -> float:
+    shape = context.shape
+    keys, values = (part[:, shape.left_pad :].double().numpy() for part in context.layer(i_layer))
+    x = tokens.double().numpy()
+    first = shape.n_rows + shape.rope_delta
+    expected = plain_layer(checkpoint, i_layer, x, (keys, values), first)
+    got = network.run_layer(i_layer, tokens).double().numpy()
+    return _relative(got - expected, expected - x)
+
+
+def _relative(difference: Array, whole: Array) -> float:
+    return float(np.linalg.norm(difference) / np.linalg.norm(whole))
+
+
+def _require_close(what: str, difference: float, tolerance: float) -> None:
+    # Not `difference > tolerance`, which NaN passes.
+    if not difference <= tolerance:
+        raise SelfTestError(
+            f'self-test: {what} is off the plain form by {difference:.1e} of its norm, accepted '
+            f'is {tolerance:.0e}; restart, and if it persists check memory and the build of torch'
+        )
