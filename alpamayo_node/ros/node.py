@@ -11,7 +11,6 @@ Every context received ends as exactly one of planned, rejected (with a reason) 
 
 from collections import deque
 from collections.abc import Callable
-from collections.abc import Generator
 from dataclasses import replace
 from threading import Event
 import time
@@ -24,12 +23,14 @@ from alpamayo_msgs.msg import VlmContext
 from alpamayo_msgs.srv import Plan as PlanService
 from nav_msgs.msg import Odometry
 from rcl_interfaces.msg import SetParametersResult
+from rclpy.callback_groups import MutuallyExclusiveCallbackGroup
 from rclpy.clock import JumpThreshold
 from rclpy.clock import TimeJump
 from rclpy.duration import Duration
 from rclpy.lifecycle import LifecycleNode
 from rclpy.lifecycle import LifecycleState
 from rclpy.lifecycle import TransitionCallbackReturn
+from rclpy.task import Future
 
 from alpamayo_node.contracts import ContextInfo
 from alpamayo_node.contracts import EgoStart
@@ -102,7 +103,7 @@ class PlannerNode(LifecycleNode):
         self._odometry = OdometryBuffer(self._settings.history)
         self._inputs: list[Any] = []
         self._events: deque[WorkerEvent] = deque()
-        self._answers: dict[Job, _Answer] = {}
+        self._answers: dict[Job, Future] = {}
         self._wake_up = self.create_guard_condition(self._drain)
         self._outputs = Outputs(self)
         self._jump_handle = self.get_clock().create_jump_callback(
@@ -241,7 +242,13 @@ class PlannerNode(LifecycleNode):
                 ),
                 event_callbacks=qos.warn_if_incompatible(self, 'odometry'),
             ),
-            self.create_service(PlanService, '~/plan', self._on_plan_service),
+            self.create_service(
+                PlanService,
+                '~/plan',
+                self._on_plan_service,
+                # A group of its own: a callback that awaits blocks the rest of its group.
+                callback_group=MutuallyExclusiveCallbackGroup(),
+            ),
         ]
 
     def _stop_listening(self) -> None:
@@ -317,10 +324,12 @@ class PlannerNode(LifecycleNode):
         except Refusal as refusal:
             response.message = str(refusal)
             return response
-        answer = self._answers[job] = _Answer()
+        answer = self._answers[job] = Future()
         assert self._worker
         if displaced := self._worker.submit(job):
-            self._answers.pop(displaced).give(Refusal(Reason.CANCELLED, 'a newer query came'))
+            self._answers.pop(displaced).set_result(
+                Refusal(Reason.CANCELLED, 'a newer query came')
+            )
         outcome = await answer
         if isinstance(outcome, Refusal):
             response.message = str(outcome)
@@ -397,7 +406,7 @@ class PlannerNode(LifecycleNode):
             for plan in plans
         ]
         if job.is_query:
-            self._answers.pop(job).give(messages[0])
+            self._answers.pop(job).set_result(messages[0])
             return
         if len(messages) > 1:
             self._outputs.candidates(messages)
@@ -419,7 +428,7 @@ class PlannerNode(LifecycleNode):
         if job.epoch != self._epoch:
             refusal = _EPOCH_IS_OVER
         if job.is_query:
-            self._answers.pop(job).give(refusal)
+            self._answers.pop(job).set_result(refusal)
         else:
             self._reject(convert.header_of(job.request.context), refusal)
 
@@ -505,20 +514,3 @@ class PlannerNode(LifecycleNode):
         except ConfigError as error:
             return SetParametersResult(successful=False, reason=str(error))
         return SetParametersResult(successful=True)
-
-
-class _Answer:
-    """Result of a query, awaited by its service callback on the executor's thread."""
-
-    def __init__(self) -> None:
-        self._outcome: PlannedTrajectory | Refusal | None = None
-
-    def give(self, outcome: PlannedTrajectory | Refusal) -> None:
-        self._outcome = outcome
-
-    def __await__(self) -> Generator[None, None, PlannedTrajectory | Refusal]:
-        while self._outcome is None:
-            # rclpy resumes a waiting coroutine as fast as it can: leave the core to the plan.
-            time.sleep(0.001)
-            yield
-        return self._outcome
