@@ -92,6 +92,7 @@ class PlannerNode(LifecycleNode):
         self.add_on_set_parameters_callback(self._on_set_parameters)
         self._counters = Counters()
         self._state = PlannerStatus.STATE_UNCONFIGURED
+        self._fault = ''
         self._epoch = 0
         self._last = status.Last()
         self._is_closing = Event()
@@ -222,8 +223,8 @@ class PlannerNode(LifecycleNode):
         return event
 
     def _listen(self) -> None:
-        if self._state == PlannerStatus.STATE_FAULTED:
-            raise BackendError('the backend failed; clean up and configure again')
+        if self._fault:
+            raise BackendError(f'{self._fault}; clean up and configure again')
         text = self._settings.text
         self._inputs = [
             self.create_subscription(
@@ -265,6 +266,7 @@ class PlannerNode(LifecycleNode):
             self._note_error(f'the backend did not end within {CLOSE_TIMEOUT_S} s')
         self._drain()
         self._forget()
+        self._fault = ''
         self._info = self._admission = None
 
     # ------------------------------------------------------------------ inputs
@@ -293,8 +295,8 @@ class PlannerNode(LifecycleNode):
             self._counters.count('superseded')
 
     def _admit(self, message: VlmContext) -> PlanRequest:
-        if self._state == PlannerStatus.STATE_FAULTED:
-            raise Refusal(Reason.BACKEND_FAILED, 'the backend has failed; configure again')
+        if self._fault:
+            raise Refusal(Reason.BACKEND_FAILED, f'{self._fault}; configure again')
         context = convert.context_from_message(message)
         self._last = replace(self._last, context=context)
         samples = context.history or self._odometry.snapshot()
@@ -395,8 +397,8 @@ class PlannerNode(LifecycleNode):
 
     def _on_planned(self, job: Job, plans: tuple[Plan, ...]) -> None:
         context = job.request.context
-        if job.epoch != self._epoch:
-            self._on_refused(job, _EPOCH_IS_OVER)
+        if self._fault or job.epoch != self._epoch:
+            self._on_refused(job, Refusal(Reason.BACKEND_FAILED, self._fault))
             return
         late = () if job.is_query else self._lateness(context)
         assert self._info
@@ -458,7 +460,7 @@ class PlannerNode(LifecycleNode):
         worker = self._worker
         timeout_s = self._settings.number('watchdog.plan_timeout_s')
         is_hung = worker is not None and worker.busy_s > timeout_s
-        if is_hung and self._state != PlannerStatus.STATE_FAULTED:
+        if is_hung and not self._fault:
             self._set_fault(f'a plan has been running for more than {timeout_s} s')
         health = self._health(worker)
         self._outputs.health(health, 1.0 / self._settings.number('diagnostics.rate_hz'))
@@ -470,7 +472,7 @@ class PlannerNode(LifecycleNode):
         return status.Health(
             now_ns=self._now_ns(),
             frame_id=self._fixed_frame,
-            state=self._state,
+            state=PlannerStatus.STATE_FAULTED if self._fault else self._state,
             is_planning=worker is not None and worker.state is WorkerState.BUSY,
             activity=self._activity,
             epoch=self._epoch,
@@ -495,7 +497,8 @@ class PlannerNode(LifecycleNode):
         self._state = state
 
     def _set_fault(self, text: str) -> None:
-        self._set_state(PlannerStatus.STATE_FAULTED)
+        """Stop planning until the node is cleaned up."""
+        self._fault = text
         self._note_error(text)
 
     def _note_error(self, text: str) -> None:

@@ -6,6 +6,7 @@ For tools and examples that show or collect what a planner publishes; it publish
 """
 
 from collections.abc import Callable
+from typing import Any
 
 from alpamayo_msgs.msg import PlannedTrajectory
 from alpamayo_msgs.msg import PlannerStatus
@@ -23,15 +24,15 @@ class PlanWatcher(Node):
         on_plan: Callable[[PlannedTrajectory], None],
         on_rejected: Callable[[PlannedTrajectory], None],
         on_status: Callable[[PlannerStatus], None],
-        namespace: str = '',
+        **node_options: Any,
     ) -> None:
         """
         :param on_plan: receives each valid plan; called on the executor's thread, like the others
         :param on_rejected: receives each context's refusal
         :param on_status: receives each heartbeat
-        :param namespace: of the planner
+        :param node_options: passed on to rclpy's node; `namespace` is the planner's
         """
-        super().__init__('plan_watcher', namespace=namespace)
+        super().__init__('plan_watcher', **node_options)
         qos = QoSProfile(depth=50, reliability=ReliabilityPolicy.RELIABLE)
         self.create_subscription(PlannedTrajectory, 'trajectory', on_plan, qos)
         self.create_subscription(PlannedTrajectory, 'rejected', on_rejected, qos)
