@@ -71,6 +71,9 @@ class SyntheticContext:
         both[:, :, : shape.left_pad] = torch.nan
         return both[0], both[1]
 
+    def close(self) -> None:
+        """Do nothing: there is no file behind it."""
+
 
 def run_self_test(
     network: ExpertNetwork,

@@ -183,6 +183,9 @@ class RandomContext:
     def layer(self, i_layer: int) -> tuple[torch.Tensor, torch.Tensor]:
         return self.rows[i_layer, 0], self.rows[i_layer, 1]
 
+    def close(self) -> None:
+        pass
+
 
 def noise(seed: int = 2) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal((64, 2)).astype(np.float32)
