@@ -107,6 +107,9 @@ class KvSource(Protocol):
         :raises Refusal: the layer cannot be read
         """
 
+    def close(self) -> None:
+        """Let go of the cache; safe to call twice."""
+
 
 class KvStore(Protocol):
     """Where announced caches are found."""

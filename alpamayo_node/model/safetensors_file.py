@@ -47,6 +47,17 @@ class TensorEntry:
     stop: int
 
 
+@dataclass(frozen=True)
+class Header:
+    """What a file says of itself."""
+
+    entries: dict[str, TensorEntry]
+    metadata: Any
+    """As found: the format wants strings by name, but nothing has checked that."""
+    data_start: int
+    """First byte behind the header."""
+
+
 def read_header(path: Path) -> dict[str, TensorEntry]:
     """
     Read what a file says it holds, and check that it holds it.
@@ -57,17 +68,26 @@ def read_header(path: Path) -> dict[str, TensorEntry]:
     """
     try:
         with path.open('rb') as file:
-            header, n_header_bytes = _read_json(file, path)
-            n_bytes = file.seek(0, 2)
+            return parse(file, path).entries
     except OSError as error:
         raise CheckpointError(f'{path}: cannot be read ({error.strerror})') from error
-    entries = {
-        name: _parse_entry(path, name, value, _LENGTH_BYTES + n_header_bytes)
-        for name, value in header.items()
-        if name != '__metadata__'
-    }
-    _require_whole(path, entries, _LENGTH_BYTES + n_header_bytes, n_bytes)
-    return entries
+
+
+def parse(file: BinaryIO, path: Path) -> Header:
+    """
+    Read the header of an open file, and check that the file holds what it says.
+
+    :param file: open for reading; its position is moved
+    :param path: of the file, for messages
+    :raises CheckpointError: as `read_header`
+    :raises OSError: the file cannot be read
+    """
+    header, n_header_bytes = _read_json(file, path)
+    base = _LENGTH_BYTES + n_header_bytes
+    metadata = header.pop('__metadata__', {})
+    entries = {name: _parse_entry(path, name, value, base) for name, value in header.items()}
+    _require_whole(path, entries, base, file.seek(0, 2))
+    return Header(entries=entries, metadata=metadata, data_start=base)
 
 
 def read_into(path: Path, name: str, entry: TensorEntry, out: torch.Tensor) -> None:
@@ -80,11 +100,21 @@ def read_into(path: Path, name: str, entry: TensorEntry, out: torch.Tensor) -> N
     :param out: contiguous, of the entry's number of bytes
     :raises CheckpointError: the file has become shorter or unreadable
     """
+    with _opened_at(path, entry.start) as file:
+        fill(file, path, name, entry, out)
+
+
+def fill(file: FileIO, path: Path, name: str, entry: TensorEntry, out: torch.Tensor) -> None:
+    """
+    Read a tensor's bytes from an open file, as `read_into`.
+
+    :param file: its position is moved
+    """
     target = memoryview(out.reshape(-1).view(torch.uint8).numpy())
     assert out.is_contiguous()
     assert len(target) == entry.stop - entry.start
-    with _opened_at(path, entry.start) as file:
-        _fill(file, target, path, name)
+    file.seek(entry.start)
+    _fill(file, target, path, name)
 
 
 def read_chunks(

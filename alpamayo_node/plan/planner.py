@@ -9,6 +9,7 @@ gives the same plan, bit for bit, on the same backend.
 """
 
 from collections.abc import Callable
+from contextlib import closing
 import time
 
 from alpamayo_node.contracts import EulerStep
@@ -65,7 +66,8 @@ class Planner:
         :raises BackendError: the expert failed
         """
         began_s = time.perf_counter()
-        self._expert.load(self._store.open(request.context), should_stop)
+        with closing(self._store.open(request.context)) as source:
+            self._expert.load(source, should_stop)
         times = StageTimes(queue_s=queue_s, load_s=time.perf_counter() - began_s)
         return tuple(
             self._sample(request, i_sample, times, should_stop, on_step)

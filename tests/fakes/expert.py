@@ -149,6 +149,9 @@ class EmptySource:
     def layer(self, i_layer: int) -> tuple[object, object]:
         raise AssertionError(f'layer {i_layer} was read')
 
+    def close(self) -> None:
+        pass
+
 
 def make_context(**changes: object) -> ContextInfo:
     context = ContextInfo(
