@@ -29,8 +29,8 @@ setup(
     entry_points={
         'console_scripts': [
             'alpamayo = alpamayo_node.tools.cli:main',
-            'planner = alpamayo_node.main:main',
-            'stand_in = alpamayo_node.ros.stand_in:main',
+            'planner = alpamayo_node.executables:planner',
+            'stand_in = alpamayo_node.executables:stand_in',
         ],
     },
 )

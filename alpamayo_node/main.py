@@ -6,7 +6,6 @@ The one module that knows all layers; nothing imports it.
 """
 
 from pathlib import Path
-import sys
 
 from alpamayo_node.backend import BackendConfig
 from alpamayo_node.backend import build_expert
@@ -23,7 +22,7 @@ from alpamayo_node.ros.process import run_until_signal
 
 def main() -> int:
     """Run the node until a signal ends it; 0 then, 2 if a parameter is refused at start."""
-    return run_until_signal(lambda: PlannerNode(make_build))
+    return run_until_signal(lambda stop: PlannerNode(make_build))
 
 
 def make_build(settings: Settings) -> Build:
@@ -64,7 +63,3 @@ def _folder(settings: Settings, name: str) -> Path:
     if not folder.is_dir():
         raise ConfigError(name, value, 'is no existing folder')
     return folder
-
-
-if __name__ == '__main__':
-    sys.exit(main())

@@ -119,6 +119,16 @@ def sample_from_odometry(message: Odometry, fixed_frame: str, ego_frame: str) ->
     )
 
 
+def odometry_to_message(sample: PoseSample, fixed_frame: str, ego_frame: str) -> Odometry:
+    """Write one odometry message; the twist is in the ego frame."""
+    message = Odometry()
+    message.header.stamp = time_message(sample.stamp_ns)
+    message.header.frame_id, message.child_frame_id = fixed_frame, ego_frame
+    message.pose.pose = _pose(sample.position_m, sample.orientation_xyzw)
+    message.twist.twist.linear.x = sample.speed_mps or 0.0
+    return message
+
+
 def plan_to_message(
     plan: Plan, info: ExpertInfo, *, age_ns: int, reasons: tuple[Finding, ...] = ()
 ) -> PlannedTrajectory:

@@ -125,6 +125,12 @@ class PlannerNode(LifecycleNode):
         if worker := self._worker:
             worker.stop(0.0)
 
+    def report_defect(self, error: Exception) -> None:
+        """Count and log an exception that a callback let through; the node goes on."""
+        self._counters.count('defect')
+        self._note_error(f'{type(error).__name__}: {error}')
+        self.get_logger().error(''.join(traceback.format_exception(error)))
+
     def close(self) -> None:
         """End the worker and the heartbeat; the node can only be destroyed afterwards."""
         self._set_state(PlannerStatus.STATE_SHUTTING_DOWN)

@@ -24,6 +24,14 @@ from alpamayo_node.ros.admission import AdmissionLimits
 
 type Value = bool | int | float | str | list[str]
 
+_KINDS = {
+    bool: 'true or false',
+    int: 'an integer',
+    float: 'a number',
+    str: 'a text',
+    list: 'a list of texts',
+}
+
 
 @dataclass(frozen=True)
 class Parameter:
@@ -76,10 +84,10 @@ class Parameter:
         """Say what is accepted, for error messages."""
         if self.choices:
             return f'must be one of {", ".join(self.choices)}'
-        kind = type(self.default).__name__
+        kind = _KINDS[type(self.default)]
         if self.low is None or self.high is None:
-            return f'must be a {kind}'
-        return f'must be a {kind} in [{self.low}, {self.high}]'
+            return f'must be {kind}'
+        return f'must be {kind} in [{self.low:g}, {self.high:g}]'
 
     def _is_in_range(self, value: Any) -> bool:
         if self.choices:
