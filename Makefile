@@ -13,8 +13,8 @@ setup:  ## install and build everything, in this folder
 demo: setup  ## plan 20 contexts in separate processes and show them
 	@. ./env.sh && alpamayo demo
 
-test: setup  ## run all tests
-	@scripts/test.sh
+test: setup  ## run all tests; ARGS='tests/plan -x' goes to pytest
+	@. ./env.sh && ALPAMAYO_REQUIRE="$${ALPAMAYO_REQUIRE-ros}" python -m pytest $(ARGS)
 
 lint: setup  ## ruff and mypy
 	@. ./env.sh && ruff check . && ruff format --check . && mypy
