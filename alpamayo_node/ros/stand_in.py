@@ -2,7 +2,8 @@
 """
 Stand in for a text model and a vehicle: announce context files, and drive.
 
-Odometry is published from the start; contexts follow once there is enough of it for a history.
+Odometry is published from the start; contexts follow once somebody has heard enough of it for a
+history.
 Each announcement gets a fresh id and t0 = now - `latency_s`, as if the text model had needed that
 long. The vehicle's motion is a pure function of time (`plan.motion`).
 
@@ -37,7 +38,7 @@ from alpamayo_node.ros import qos
 from alpamayo_node.ros.params import Parameter
 
 LEAD_S = 2.0
-"""Odometry before the first t0: the 1.5 s of a history, and a margin."""
+"""Odometry that a listener hears before the first t0: the 1.5 s of a history, and a margin."""
 SIM_START_NS = 1_000 * NS_PER_S
 
 TABLE: tuple[Parameter, ...] = (
@@ -91,6 +92,7 @@ class StandInNode(Node):
         self._n_announced = 0
         self._n_answered = 0
         self._announced_s = 0.0
+        self._heard_since_ns = 0
         self._context_publisher = self.create_publisher(VlmContext, 'context', qos.OUTPUT)
         self._odometry_publisher = self.create_publisher(Odometry, 'odometry', qos.OUTPUT)
         self._clock_publisher = (
@@ -183,9 +185,17 @@ class StandInNode(Node):
             if is_answered or not values['wait_for_plan']:
                 self._stop.set()
             return False
-        has_history = t0_ns - self._begin_ns >= LEAD_S * NS_PER_S
-        has_listener = self._context_publisher.get_subscription_count() > 0
-        return has_history and has_listener and (is_answered or not values['wait_for_plan'])
+        has_history = self._is_heard() and t0_ns - self._heard_since_ns >= LEAD_S * NS_PER_S
+        return has_history and (is_answered or not values['wait_for_plan'])
+
+    def _is_heard(self) -> bool:
+        outputs = (self._context_publisher, self._odometry_publisher)
+        is_heard = all(publisher.get_subscription_count() > 0 for publisher in outputs)
+        if is_heard and not self._heard_since_ns:
+            self._heard_since_ns = self._now_ns()
+        elif not is_heard:
+            self._heard_since_ns = 0
+        return is_heard
 
     def _on_answer(self, message: PlannedTrajectory) -> None:
         del message
