@@ -27,7 +27,6 @@ MESSAGES = (
     'std_srvs',
     'visualization_msgs',
 )
-TOP = ('backend', 'main', 'executables', 'stand_in', 'tools')
 
 
 @dataclass(frozen=True)
@@ -42,6 +41,7 @@ class Layer:
 LAYERS = {
     '': Layer(),  # the package's own __init__
     'errors': Layer(),
+    'threads': Layer(),
     'contracts': Layer(ours=('errors',), outside=('numpy',)),
     'model': Layer(ours=('errors', 'contracts'), outside=('numpy', 'torch', 'safetensors')),
     'plan': Layer(ours=('errors', 'contracts'), outside=('numpy',)),
@@ -52,9 +52,9 @@ LAYERS = {
     'main': Layer(ours=('errors', 'contracts', 'model', 'plan', 'ros', 'backend')),
     'stand_in': Layer(ours=('errors', 'contracts', 'model', 'ros')),
     # Signals must be in hand before slow imports begin, and a command loads its own module alone.
-    'executables': Layer(ours=('main', 'stand_in'), may_import_late=True),
+    'executables': Layer(ours=('main', 'stand_in', 'threads'), may_import_late=True),
     'tools': Layer(
-        ours=('', 'errors', 'contracts', 'model', 'plan', 'ros', 'backend'),
+        ours=('', 'errors', 'threads', 'contracts', 'model', 'plan', 'ros', 'backend'),
         outside=(
             'ament_index_python',
             'matplotlib',
@@ -66,7 +66,7 @@ LAYERS = {
             *MESSAGES,
         ),
     ),
-    'tools.cli': Layer(ours=('', 'errors', 'tools'), may_import_late=True),
+    'tools.cli': Layer(ours=('', 'errors', 'threads', 'tools'), may_import_late=True),
 }
 """Layer of a module or folder below the package; each may import itself besides."""
 
