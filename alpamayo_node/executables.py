@@ -11,6 +11,8 @@ import os
 import signal
 from types import FrameType
 
+from alpamayo_node.threads import limit_spinning
+
 
 def planner() -> int:
     """Run the planner node."""
@@ -25,6 +27,7 @@ def stand_in() -> int:
 def _run(module: str) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _leave)
+    limit_spinning()
     return int(importlib.import_module(module).main())
 
 

@@ -81,3 +81,28 @@ def _seeds() -> None:
     # A test of the planner must not be the one that loads torch.
     if torch := sys.modules.get('torch'):
         torch.manual_seed(0)
+
+
+@pytest.fixture(scope='session')
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make a folder with `checkpoint/` and three files in `contexts/`; not to be changed."""
+    from alpamayo_node.plan.motion import Motion
+    from alpamayo_node.plan.motion import MotionKind
+    from alpamayo_node.tools.make_checkpoint import write_checkpoint
+    from alpamayo_node.tools.make_context import ContextSpec
+    from alpamayo_node.tools.make_context import make_context
+
+    root = tmp_path_factory.mktemp('tiny_model')
+    write_checkpoint(root / 'checkpoint', 'tiny', 0, print)
+    (root / 'contexts').mkdir()
+    for i in range(3):
+        spec = ContextSpec(
+            n_rows=200 + 17 * i,
+            rope_delta=-100 - i,
+            left_pad=7 * i,
+            seed=i,
+            motion=Motion(MotionKind.CIRCLE, 8.0),
+        )
+        path = root / 'contexts' / f'drive-{i}.safetensors'
+        make_context(root / 'checkpoint', path, spec, print)
+    return root

@@ -21,12 +21,14 @@ from alpamayo_msgs.msg import PlannedTrajectory
 from alpamayo_msgs.msg import PlannerStatus
 from alpamayo_msgs.msg import VlmContext
 from alpamayo_msgs.srv import Plan as PlanService
+from lifecycle_msgs.srv import ChangeState
 from nav_msgs.msg import Odometry
 from rcl_interfaces.msg import SetParametersResult
 from rclpy.callback_groups import MutuallyExclusiveCallbackGroup
 from rclpy.clock import JumpThreshold
 from rclpy.clock import TimeJump
 from rclpy.duration import Duration
+from rclpy.impl.implementation_singleton import rclpy_implementation
 from rclpy.lifecycle import LifecycleNode
 from rclpy.lifecycle import LifecycleState
 from rclpy.lifecycle import TransitionCallbackReturn
@@ -69,6 +71,7 @@ from alpamayo_node.ros.params import admission_limits
 from alpamayo_node.ros.params import read_settings
 
 CLOSE_TIMEOUT_S = 20.0
+RCLError = rclpy_implementation.RCLError
 _BACKWARD_JUMP = Duration(nanoseconds=-100_000_000)
 _EPOCH_IS_OVER = Refusal(Reason.CLOCK_JUMP, 'the clock jumped back, or changed its source')
 _SUCCESS = TransitionCallbackReturn.SUCCESS
@@ -188,6 +191,23 @@ class PlannerNode(LifecycleNode):
     def on_error(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Release the expert after a transition went wrong."""
         return self.on_cleanup(state)
+
+    def _LifecycleNodeMixin__on_change_state(  # noqa: N802
+        self, request: ChangeState.Request, response: ChangeState.Response
+    ) -> ChangeState.Response:
+        """
+        Answer an illegal transition with a refusal.
+
+        rclpy's own callback raises, so its caller waits for an answer that never comes (rclpy
+        issue 1209). Python's mangled name is the only way to reach it.
+        """
+        try:
+            answer = super()._LifecycleNodeMixin__on_change_state(request, response)
+        except RCLError as error:
+            self._note_error(f'transition {request.transition.id} refused: {error}')
+            response.success = False
+            return response
+        return answer
 
     def _guarded(self, what: str, step: Callable[[], None]) -> TransitionCallbackReturn:
         try:

@@ -2,8 +2,8 @@
 """
 Stand in for a text model and a vehicle: announce context files, and drive.
 
-Odometry is published from the start; contexts follow once somebody has heard enough of it for a
-history.
+Odometry is published from the start; contexts follow once a planner has been active for as long as
+a history needs.
 Each announcement gets a fresh id and t0 = now - `latency_s`, as if the text model had needed that
 long. The vehicle's motion is a pure function of time (`plan.motion`).
 
@@ -20,6 +20,7 @@ import traceback
 from typing import Any
 
 from alpamayo_msgs.msg import PlannedTrajectory
+from alpamayo_msgs.msg import PlannerStatus
 from alpamayo_msgs.msg import VlmContext
 from nav_msgs.msg import Odometry
 from rclpy.clock import Clock
@@ -38,7 +39,7 @@ from alpamayo_node.ros import qos
 from alpamayo_node.ros.params import Parameter
 
 LEAD_S = 2.0
-"""Odometry that a listener hears before the first t0: the 1.5 s of a history, and a margin."""
+"""For which a planner has been active before the first t0: a history's 1.5 s, and a margin."""
 SIM_START_NS = 1_000 * NS_PER_S
 
 TABLE: tuple[Parameter, ...] = (
@@ -92,7 +93,7 @@ class StandInNode(Node):
         self._n_announced = 0
         self._n_answered = 0
         self._announced_s = 0.0
-        self._heard_since_ns = 0
+        self._active_since_ns: int | None = None
         self._context_publisher = self.create_publisher(VlmContext, 'context', qos.OUTPUT)
         self._odometry_publisher = self.create_publisher(Odometry, 'odometry', qos.OUTPUT)
         self._clock_publisher = (
@@ -102,6 +103,7 @@ class StandInNode(Node):
         )
         for topic in ('trajectory', 'rejected'):
             self.create_subscription(PlannedTrajectory, topic, self._on_answer, qos.OUTPUT)
+        self.create_subscription(PlannerStatus, 'status', self._on_status, qos.OUTPUT)
         self._add_timer(values['odometry_rate_hz'], self._drive)
         self._add_timer(values['rate_hz'], self._announce)
 
@@ -185,17 +187,15 @@ class StandInNode(Node):
             if is_answered or not values['wait_for_plan']:
                 self._stop.set()
             return False
-        has_history = self._is_heard() and t0_ns - self._heard_since_ns >= LEAD_S * NS_PER_S
+        active_ns = self._active_since_ns
+        has_history = active_ns is not None and t0_ns - active_ns >= LEAD_S * NS_PER_S
         return has_history and (is_answered or not values['wait_for_plan'])
 
-    def _is_heard(self) -> bool:
-        outputs = (self._context_publisher, self._odometry_publisher)
-        is_heard = all(publisher.get_subscription_count() > 0 for publisher in outputs)
-        if is_heard and not self._heard_since_ns:
-            self._heard_since_ns = self._now_ns()
-        elif not is_heard:
-            self._heard_since_ns = 0
-        return is_heard
+    def _on_status(self, message: PlannerStatus) -> None:
+        if message.state != PlannerStatus.STATE_ACTIVE:
+            self._active_since_ns = None
+        elif self._active_since_ns is None:
+            self._active_since_ns = self._now_ns()
 
     def _on_answer(self, message: PlannedTrajectory) -> None:
         del message

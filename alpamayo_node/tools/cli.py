@@ -13,6 +13,7 @@ import sys
 
 from alpamayo_node import __version__
 from alpamayo_node.errors import AlpamayoError
+from alpamayo_node.threads import limit_spinning
 
 COMMANDS = {
     'demo': ('demo', 'plan contexts in separate processes and show them'),
@@ -42,6 +43,7 @@ def main(argv: list[str] | None = None) -> int:
     :param argv: arguments without the program's name; default: the process's own
     :return: exit code
     """
+    limit_spinning()
     arguments = sys.argv[1:] if argv is None else argv
     # Only the module of the command that is called is imported: some take seconds.
     chosen = arguments[0] if arguments and arguments[0] in COMMANDS else None

@@ -149,8 +149,9 @@ class _Seen:
         adjusted = ', '.join(adjustment.code for adjustment in message.adjustments)
         age_s = message.age.sec + message.age.nanosec * 1e-9
         print(
-            f'{self.n_answers:4}  {message.context_id}  {age_s:5.2f} s {message.ego_speed:5.2f} m/s'
-            f'  x {end.pose.position.x:7.2f}, y {end.pose.position.y:7.2f} m'
+            f'{self.n_answers:4}  {message.context_id}  {age_s:5.2f} s '
+            f'{message.ego_speed:5.2f} m/s  '
+            f'x {end.pose.position.x:7.2f}, y {end.pose.position.y:7.2f} m'
             f', {end.longitudinal_speed:5.2f} m/s  '
             f'{message.times.sample * 1e3:7.1f} ms'
             f'  valid{f" (adjusted: {adjusted})" if adjusted else ""}',
