@@ -13,10 +13,15 @@ build, nothing is copied or concatenated, and NaN in a hidden row cannot reach t
 device whose program is compiled once for all S has to write its own rows at a fixed place, the end
 of the buffer, and to mask the gap in between; the set of rows attended to is the same.)
 
+Values are held transposed, (D, rows), as `attention` multiplies them.
+
 Axes: G key-value heads, D head channels.
 """
 
 import torch
+
+_STRIDE_PADDING = 32
+"""Keeps rows of values from lying a power of two apart, where they would evict each other."""
 
 
 class KvCache:
@@ -39,16 +44,16 @@ class KvCache:
         :param n_own: rows of the expert's own tokens
         :param dtype: of keys and values
         """
-        shape = (2, n_kv_heads, max_rows + n_own, head_dim)
-        self._layers = [torch.empty(shape, dtype=dtype) for _ in range(n_layers)]
+        n_all = max_rows + n_own
+        keys_shape = (n_kv_heads, n_all, head_dim)
+        values_shape = (n_kv_heads, head_dim, n_all + _STRIDE_PADDING)
+        self._layers = [
+            (torch.empty(keys_shape, dtype=dtype), torch.empty(values_shape, dtype=dtype))
+            for _ in range(n_layers)
+        ]
         self._n_own = n_own
         self._left_pad = 0
         self._n_rows = 0
-
-    @property
-    def n_visible(self) -> int:
-        """Rows that attention sees, the own ones included."""
-        return self._n_rows - self._left_pad + self._n_own
 
     def set_window(self, n_rows: int, left_pad: int) -> None:
         """
@@ -69,8 +74,9 @@ class KvCache:
         :param values: (G, S, D)
         """
         window = slice(self._left_pad, self._n_rows)
-        self._layers[i_layer][0, :, window].copy_(keys[:, window])
-        self._layers[i_layer][1, :, window].copy_(values[:, window])
+        held_keys, held_values = self._layers[i_layer]
+        held_keys[:, window].copy_(keys[:, window])
+        held_values[:, :, window].copy_(values[:, window].transpose(1, 2))
 
     def store_own(self, i_layer: int, keys: torch.Tensor, values: torch.Tensor) -> None:
         """
@@ -81,16 +87,17 @@ class KvCache:
         :param values: (n_own, G, D)
         """
         window = slice(self._n_rows, self._n_rows + self._n_own)
-        self._layers[i_layer][0, :, window].copy_(keys.transpose(0, 1))
-        self._layers[i_layer][1, :, window].copy_(values.transpose(0, 1))
+        held_keys, held_values = self._layers[i_layer]
+        held_keys[:, window].copy_(keys.transpose(0, 1))
+        held_values[:, :, window].copy_(values.permute(1, 2, 0))
 
     def visible(self, i_layer: int) -> tuple[torch.Tensor, torch.Tensor]:
         """
         Rows that attention reads.
 
         :param i_layer: index of the layer
-        :return: keys and values, views (G, n_visible, D)
+        :return: keys (G, T, D) and values (G, D, T), views of T rows
         """
         window = slice(self._left_pad, self._n_rows + self._n_own)
-        keys, values = self._layers[i_layer][:, :, window]
-        return keys, values
+        keys, values = self._layers[i_layer]
+        return keys[:, window], values[:, :, window]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The expert's network: its layers, its two projections, its cache and its scratch.
+The expert's network: its layers, its two projections and its cache.
 
 Axes: N waypoints, A action channels (2: acceleration, curvature; normalised), H hidden channels.
 """
@@ -12,14 +12,13 @@ import torch
 from alpamayo_node.errors import Cancelled
 from alpamayo_node.model.action_proj import ActionInProj
 from alpamayo_node.model.action_proj import ActionOutProj
-from alpamayo_node.model.attention import Attention
 from alpamayo_node.model.checkpoint import EXPERT
 from alpamayo_node.model.checkpoint import Checkpoint
 from alpamayo_node.model.kv_cache import KvCache
 from alpamayo_node.model.layers import DecoderLayer
 from alpamayo_node.model.layers import rms_norm
 from alpamayo_node.model.rope import expert_positions
-from alpamayo_node.model.rope import rope_cos_sin
+from alpamayo_node.model.rope import rope_tables
 
 
 class ExpertNetwork:
@@ -36,7 +35,7 @@ class ExpertNetwork:
         should_stop: Callable[[], bool],
     ) -> None:
         """
-        Read all weights, and reserve the cache and all scratch.
+        Read all weights, and reserve the cache.
 
         :param checkpoint: opened
         :param dtype: of linear layers, attention and cache
@@ -68,12 +67,6 @@ class ExpertNetwork:
             n_own=self._n_tokens,
             dtype=dtype,
         )
-        self._attention = Attention(
-            n_rows=self._n_tokens * text.n_groups,
-            head_dim=text.head_dim,
-            max_keys=max_rows + self._n_tokens,
-            dtype=dtype,
-        )
         self._rope = self._tabulate(0, 0)
 
     def set_window(self, n_rows: int, left_pad: int, rope_delta: int) -> None:
@@ -95,7 +88,7 @@ class ExpertNetwork:
         :param x: (N, H) float32, left unchanged
         :return: (N, H) float32
         """
-        return self.layers[i_layer](x, *self._rope, self.cache, self._attention)
+        return self.layers[i_layer](x, self._rope, self.cache)
 
     def velocity(self, x: torch.Tensor, t: float, should_stop: Callable[[], bool]) -> torch.Tensor:
         """
@@ -112,8 +105,17 @@ class ExpertNetwork:
             if should_stop():
                 raise Cancelled('stopped while sampling')
             h = self.run_layer(i_layer, h)
-        return self._out_proj(rms_norm(h, self._norm, self._text.rms_eps))
+        return self._out_proj(self.normalise(h))
+
+    def normalise(self, h: torch.Tensor) -> torch.Tensor:
+        """
+        Apply the norm behind the last layer.
+
+        :param h: (N, H) float32
+        :return: (N, H) float32
+        """
+        return rms_norm(h, self._norm, self._text.rms_eps)
 
     def _tabulate(self, n_rows: int, rope_delta: int) -> tuple[torch.Tensor, torch.Tensor]:
         positions = expert_positions(n_rows, rope_delta, self._n_tokens)
-        return rope_cos_sin(positions, self._text.head_dim, self._text.rope_theta)
+        return rope_tables(positions, self._text.head_dim, self._text.rope_theta)

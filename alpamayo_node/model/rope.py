@@ -30,7 +30,7 @@ def expert_positions(n_rows: int, rope_delta: int, n_tokens: int) -> torch.Tenso
     return torch.arange(n_tokens) + (n_rows + rope_delta)
 
 
-def rope_cos_sin(
+def rope_tables(
     positions: torch.Tensor, head_dim: int, theta: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """
@@ -39,23 +39,22 @@ def rope_cos_sin(
     :param positions: (N,) integers
     :param head_dim: D, even
     :param theta: base of the frequencies `theta ** (-2 j / D)`
-    :return: cosines and sines, (N, D) float32; both halves of the channels hold the same
+    :return: cosines, and sines with the sign that `apply_rope` needs, (N, D) float32
     """
     exponents = torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
     angles_rad = positions.to(torch.float32)[:, None] * (1.0 / theta**exponents)
-    both = torch.cat([angles_rad, angles_rad], dim=-1)
-    return both.cos(), both.sin()
+    cos, sin = angles_rad.cos(), angles_rad.sin()
+    return torch.cat([cos, cos], dim=-1), torch.cat([-sin, sin], dim=-1)
 
 
-def apply_rope(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+def apply_rope(x: torch.Tensor, cos: torch.Tensor, signed_sin: torch.Tensor) -> torch.Tensor:
     """
-    Rotate every pair of channels.
+    Rotate every pair of channels: (a, b) -> (a cos - b sin, b cos + a sin).
 
     :param x: (N, heads, D) float32
     :param cos: (N, D) float32
-    :param sin: (N, D) float32
+    :param signed_sin: (N, D) float32, negative in the lower half
     :return: (N, heads, D) float32
     """
-    low, high = x.chunk(2, dim=-1)
-    turned = torch.cat([-high, low], dim=-1)
-    return x * cos[:, None] + turned * sin[:, None]
+    other = x.roll(x.shape[-1] // 2, dims=-1)
+    return (x * cos[:, None]).addcmul_(other, signed_sin[:, None])

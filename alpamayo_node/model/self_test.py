@@ -2,12 +2,13 @@
 """
 Hold a loaded network against the plain form before anyone relies on it.
 
-A short synthetic context with NaN in its hidden rows is loaded; the whole network runs once, which
-also warms it up, and must give finite velocities. Then the in-projection and three layers (first,
-middle, last) are compared with `reference`, which reads the weights again from disk. What is
-compared is each layer's change of its input: norm of the difference over norm of the change.
-Weights that were mixed up, damaged in memory or packed wrongly, a kernel of torch that fails on
-this processor, and a window of the cache that is off by a row all show there.
+A context of NaN is loaded, then a short synthetic one with left padding on top of it, so that
+every row that must not be read is poison. The whole network runs once, which also warms it up, and
+must give finite velocities. Then the in-projection and three layers (first, middle, last) are
+compared with `reference`, which reads the weights again from disk. What is compared is each
+layer's change of its input: norm of the difference over norm of the change. Weights that were
+mixed up, damaged in memory or packed wrongly, a kernel of torch that fails on this processor, and
+a window of the cache that is off by a row all show there.
 """
 
 from collections.abc import Callable
@@ -38,20 +39,22 @@ _T = 0.3
 class SyntheticContext:
     """Random keys and values that depend on nothing but the shape; hidden rows hold NaN."""
 
-    def __init__(self, checkpoint: Checkpoint, max_rows: int) -> None:
+    def __init__(self, checkpoint: Checkpoint, max_rows: int, *, is_poison: bool = False) -> None:
         """
         Choose a shape that fits.
 
         :param checkpoint: of the expert that will load it
         :param max_rows: largest context of that expert
+        :param is_poison: whether all rows are visible, and NaN
         """
+        self._is_poison = is_poison
         text, n_rows = checkpoint.config.expert, min(max_rows, _MAX_ROWS)
         self.shape = KvShape(
             n_layers=text.n_layers,
             n_kv_heads=text.n_kv_heads,
             head_dim=text.head_dim,
             n_rows=n_rows,
-            left_pad=min(n_rows - 1, _MAX_LEFT_PAD),
+            left_pad=0 if is_poison else min(n_rows - 1, _MAX_LEFT_PAD),
             rope_delta=-n_rows // 2,
             dtype='bfloat16',
         )
@@ -68,7 +71,7 @@ class SyntheticContext:
         both = torch.randn(
             (2, shape.n_kv_heads, shape.n_rows, shape.head_dim), generator=generator
         ).to(torch.bfloat16)
-        both[:, :, : shape.left_pad] = torch.nan
+        both[:, :, : shape.n_rows if self._is_poison else shape.left_pad] = torch.nan
         return both[0], both[1]
 
     def close(self) -> None:
@@ -99,6 +102,7 @@ def run_self_test(
     :raises SelfTestError: it did not agree
     :raises Cancelled: `should_stop` became true
     """
+    load(SyntheticContext(checkpoint, max_rows, is_poison=True))
     context = SyntheticContext(checkpoint, max_rows)
     load(context)
     generator = torch.Generator().manual_seed(_SEED - 1)

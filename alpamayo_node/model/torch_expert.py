@@ -61,7 +61,7 @@ class TorchExpert:
         should_stop: Callable[[], bool],
     ) -> 'TorchExpert':
         """
-        Load the weights, reserve the cache and all scratch.
+        Load the weights, reserve the cache.
 
         :param checkpoint: opened; the self-test reads it again
         :param precision: 'bfloat16' (linear layers, attention and cache; the rest is float32), or

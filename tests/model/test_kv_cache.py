@@ -27,17 +27,20 @@ def test_visible_rows_are_context_then_own(n_rows: int, left_pad: int) -> None:
         expected = rows(n_rows, 100.0 * i_layer)[:, left_pad:]
         assert torch.equal(keys, torch.cat([expected, own], dim=1))
         expected = rows(n_rows, 1000.0 * i_layer)[:, left_pad:]
-        assert torch.equal(values, torch.cat([expected, -own], dim=1))
+        assert torch.equal(values, torch.cat([expected, -own], dim=1).transpose(1, 2))
 
 
 def test_visible_rows_are_views_of_one_buffer() -> None:
     cache = make_cache()
     cache.set_window(7, 2)
-    first, _ = cache.visible(0)
+    first = cache.visible(0)
     cache.set_window(12, 0)
-    second, _ = cache.visible(0)
-    assert first.untyped_storage().data_ptr() == second.untyped_storage().data_ptr()
-    assert first.untyped_storage().nbytes() == 2 * 3 * (16 + 5) * 4 * 4
+    second = cache.visible(0)
+    for before, after in zip(first, second, strict=True):
+        assert before.untyped_storage().data_ptr() == after.untyped_storage().data_ptr()
+    n_elements = 3 * (16 + 5) * 4
+    assert first[0].untyped_storage().nbytes() == 4 * n_elements
+    assert first[1].untyped_storage().nbytes() == 4 * (n_elements + 3 * 4 * 32)
 
 
 def test_shorter_context_after_longer_shows_nothing_of_it() -> None:

@@ -8,9 +8,9 @@ import torch
 from alpamayo_node.errors import BackendError
 from alpamayo_node.errors import Cancelled
 from alpamayo_node.errors import SelfTestError
-from alpamayo_node.model.attention import Attention
+from alpamayo_node.model.attention import attend
 from alpamayo_node.model.kv_cache import KvCache
-from alpamayo_node.model.layers import Linear
+from alpamayo_node.model.linear import Linear
 from alpamayo_node.model.network import ExpertNetwork
 from alpamayo_node.model.self_test import SyntheticContext
 from tests.model.builders import load_expert
@@ -68,7 +68,8 @@ def swap_key_and_value(network: ExpertNetwork) -> None:
 
 
 def swap_gate_and_up(network: ExpertNetwork) -> None:
-    replace_linear(network, 2, 'gate_up', fused(2, 'mlp.up', 'mlp.gate'))
+    layer = network.layers[2]
+    layer.gate, layer.up = layer.up, layer.gate
 
 
 def take_another_layer(network: ExpertNetwork) -> None:
@@ -82,7 +83,7 @@ def flip_the_top_exponent_bit(network: ExpertNetwork) -> None:
 
 
 def spoil_a_norm(network: ExpertNetwork) -> None:
-    network.layers[2]._q_norm *= 1.2
+    network.layers[2]._qk_norm[1] *= 1.5
 
 
 def spoil_the_frequencies(network: ExpertNetwork) -> None:
@@ -118,14 +119,14 @@ def test_faulty_weights_are_caught(
 def lose_the_last_context_row(cache: KvCache, i_layer: int) -> tuple[torch.Tensor, torch.Tensor]:
     window = torch.arange(cache._left_pad, cache._n_rows + cache._n_own)
     window = window[window != cache._n_rows - 1]
-    keys, values = cache._layers[i_layer][:, :, window]
-    return keys, values
+    keys, values = cache._layers[i_layer]
+    return keys[:, window], values[:, :, window]
 
 
 def show_a_hidden_row(cache: KvCache, i_layer: int) -> tuple[torch.Tensor, torch.Tensor]:
     window = slice(cache._left_pad - 1, cache._n_rows + cache._n_own)
-    keys, values = cache._layers[i_layer][:, :, window]
-    return keys, values
+    keys, values = cache._layers[i_layer]
+    return keys[:, window], values[:, :, window]
 
 
 @pytest.mark.parametrize('precision', PRECISIONS)
@@ -144,20 +145,23 @@ def test_kernel_that_miscomputes_is_caught(
     precision: str, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expert = load_expert(directory, precision=precision)
-    healthy = Attention.__call__
 
-    def faulty(self: Attention, *args: torch.Tensor) -> torch.Tensor:
-        mixed = healthy(self, *args)
+    def faulty(*args: torch.Tensor) -> torch.Tensor:
+        mixed = attend(*args)
         mixed[:, :32] = mixed[:, 32:64].clone()
         return mixed
 
-    monkeypatch.setattr(Attention, '__call__', faulty)
+    monkeypatch.setattr('alpamayo_node.model.layers.attend', faulty)
     with pytest.raises(SelfTestError, match='layer 0'):
         expert.self_test(never)
 
 
 def test_context_of_the_test_hides_nan(directory: Path) -> None:
-    context = SyntheticContext(load_expert(directory)._checkpoint, 256)
+    checkpoint = load_expert(directory)._checkpoint
+    poison = SyntheticContext(checkpoint, 256, is_poison=True)
+    assert poison.shape.left_pad == 0
+    assert all(torch.isnan(part).all() for part in poison.layer(0))
+    context = SyntheticContext(checkpoint, 256)
     keys, values = context.layer(0)
     assert context.shape.left_pad == 5
     for part in (keys, values):
@@ -165,7 +169,7 @@ def test_context_of_the_test_hides_nan(directory: Path) -> None:
         assert torch.isfinite(part[:, 5:]).all()
 
 
-@pytest.mark.parametrize('n_polls', [1, 3, 6, 11, 13])
+@pytest.mark.parametrize('n_polls', [1, 3, 6, 11, 16, 18])
 def test_self_test_stops_when_asked(n_polls: int, directory: Path) -> None:
     expert = load_expert(directory)
     polls = iter(range(1, 100))

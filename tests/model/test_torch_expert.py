@@ -22,7 +22,6 @@ from alpamayo_node.errors import Refusal
 from alpamayo_node.model.action_proj import ActionOutProj
 from alpamayo_node.model.checkpoint import Checkpoint
 from alpamayo_node.model.config import ModelConfig
-from alpamayo_node.model.layers import rms_norm
 from alpamayo_node.model.torch_expert import TorchExpert
 from tests.model.builders import RandomContext
 from tests.model.builders import load_expert
@@ -52,7 +51,7 @@ class Pair:
         h = tokens
         for i_layer in range(len(network.layers)):
             h = network.run_layer(i_layer, h)
-        return rms_norm(h, network._norm, self.config.expert.rms_eps)
+        return network.normalise(h)
 
     def their_velocity(self, x: np.ndarray, t: float) -> np.ndarray:
         tokens = self.ours._network.in_proj(torch.from_numpy(x), t)
