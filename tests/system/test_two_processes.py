@@ -79,8 +79,9 @@ def scene(tmp_path: Path, tiny_model: Path, request: pytest.FixtureRequest) -> I
 def test_two_processes_every_context_is_planned_like_the_command_line_does(
     scene: Scene, send_history: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    scene.planner()
     scene.stand_in(count=6, send_history=send_history)
+    scene.listener.until(lambda: bool(scene.listener.odometry))  # so that we hear all of it, too
+    scene.planner()
     scene.listener.until(lambda: len(scene.listener.plans) + len(scene.listener.rejected) == 6)
     assert not scene.listener.rejected
     announced = {message.context_id: message for message in scene.listener.contexts}
