@@ -167,8 +167,9 @@ def positions_of(spec: ContextSpec) -> torch.Tensor:
     """
     height, width = IMAGE_GRID
     n_image, saved_by_image = height * width, height * width - max(height, width)
-    n_tokens = spec.n_rows - spec.left_pad
-    n_images = min(spec.n_saved // saved_by_image, n_tokens // n_image)
+    # Each position in use takes at least one token; an image uses as many as its longer side.
+    n_positions = spec.n_rows - spec.left_pad - spec.n_saved
+    n_images = min(spec.n_saved // saved_by_image, (n_positions - 1) // max(height, width))
     n_shared = spec.n_saved - n_images * saved_by_image
     columns = [torch.zeros(3, spec.left_pad, dtype=torch.int64)]
     start = 0
