@@ -166,7 +166,7 @@ def positions_of(spec: ContextSpec) -> torch.Tensor:
     :return: (3, 1, S) int64: time, height and width
     """
     height, width = IMAGE_GRID
-    n_image, saved_by_image = height * width, height * width - max(height, width)
+    saved_by_image = height * width - max(height, width)
     # Each position in use takes at least one token; an image uses as many as its longer side.
     n_positions = spec.n_rows - spec.left_pad - spec.n_saved
     n_images = min(spec.n_saved // saved_by_image, (n_positions - 1) // max(height, width))
