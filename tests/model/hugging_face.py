@@ -62,7 +62,7 @@ class HuggingFaceExpert:
 
     @torch.inference_mode()
     def run(self, tokens: torch.Tensor) -> torch.Tensor:
-        """(N, H) float32 -> (N, H) float32 behind the final norm; the prefix is left as it was."""
+        """(N, H) -> (N, H) float32 behind the final norm; the prefix is left as it was."""
         n, shape = len(tokens), self._shape
         positions = torch.arange(n) + shape.n_rows + shape.rope_delta
         mask = torch.zeros(1, 1, n, shape.n_rows + n, dtype=self._dtype)
@@ -76,4 +76,5 @@ class HuggingFaceExpert:
             is_causal=False,
         )
         self._cache.crop(-n)
-        return result.last_hidden_state[0].float()
+        hidden: torch.Tensor = result.last_hidden_state[0].float()
+        return hidden
