@@ -5,10 +5,10 @@ Time one layer and step of the expert against the same layers in `transformers`,
     python -m benchmarks.cpu_layer [--rows 4592] [--threads 2] [--rounds 15]
 
 Both run four layers of full width in bfloat16 on the same weights, tokens and context, one after
-the other in each round, so that both meet the same state of the machine; it must be idle otherwise. `transformers` runs
-`Qwen3VLTextModel` with a `DynamicCache` that is cropped after each step, SDPA attention and the
-additive mask of the released model. The ratio of the medians is what counts; the command fails
-when it is above 0.45, or when the results disagree.
+the other in each round, so that both meet the same state of the machine, which must be idle
+otherwise. `transformers` runs `Qwen3VLTextModel` with a `DynamicCache` that is cropped after each
+step, SDPA attention and the additive mask of the released model. The ratio of the medians is what
+counts; the command fails when it is above 0.45, or when the results disagree.
 """
 
 from argparse import ArgumentParser
