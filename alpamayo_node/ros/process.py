@@ -3,8 +3,9 @@
 Run one node as a process that ends in order, whenever and however often it is told to.
 
 SIGINT and SIGTERM only set a flag, in every phase; the node then ends its work at the next step,
-closes what it owns, and the process exits with 0. Further signals change nothing: a close that is
-interrupted half-way is what leaves hardware unusable.
+closes what it owns, and the process exits with 0. From the first signal on, further ones are
+ignored until the process is gone: a close that is interrupted half-way is what leaves hardware
+unusable.
 
 The executor spins in a second thread, because Python runs signal handlers on the main thread only
 and an executor waits in C.
@@ -12,10 +13,11 @@ and an executor waits in C.
 
 from collections.abc import Callable
 from collections.abc import Sequence
+from queue import SimpleQueue
 import signal
 import sys
-from threading import Event
 from threading import Thread
+from types import FrameType
 from typing import Any
 from typing import Protocol
 
@@ -28,6 +30,7 @@ from alpamayo_node.errors import ConfigError
 
 EXIT_CONFIG = 2
 SPIN_TIMEOUT_S = 30.0
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class RunnableNode(Protocol):
@@ -49,8 +52,33 @@ class RunnableNode(Protocol):
         """As rclpy's nodes have it."""
 
 
+class EndFlag:
+    """
+    Tells the main thread to end the process; a signal handler may set it, too.
+
+    `threading.Event` would not do: its lock is the main thread's own when a handler interrupts it.
+    """
+
+    def __init__(self) -> None:
+        self._is_set = False
+        self._wakeups: SimpleQueue[None] = SimpleQueue()
+
+    def set(self) -> None:
+        """End the process soon; from any thread, any number of times."""
+        self._is_set = True
+        self._wakeups.put(None)
+
+    def is_set(self) -> bool:
+        """Whether the process is to end."""
+        return self._is_set
+
+    def wait(self) -> None:
+        """Wait until the flag is set; for one thread, once."""
+        self._wakeups.get()
+
+
 def run_until_signal(
-    make_node: Callable[[Event], RunnableNode], args: Sequence[str] | None = None
+    make_node: Callable[[EndFlag], RunnableNode], args: Sequence[str] | None = None
 ) -> int:
     """
     Make a node and run it until a signal, or until it sets the flag itself.
@@ -59,9 +87,8 @@ def run_until_signal(
     :param args: for rclpy; default: the process's own
     :return: exit code: 0, or 2 when the node refuses its parameters
     """
-    stop = Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
+    stop = EndFlag()
+    _handle_signals(stop)
     rclpy.init(args=args, signal_handler_options=SignalHandlerOptions.NO)
     try:
         node = make_node(stop)
@@ -75,6 +102,7 @@ def run_until_signal(
     spinner = Thread(target=_spin, args=(executor, node, stop), name='executor')
     spinner.start()
     stop.wait()
+    _ignore_signals()
     node.request_stop()
     executor.shutdown(timeout_sec=SPIN_TIMEOUT_S)
     spinner.join(SPIN_TIMEOUT_S)
@@ -84,7 +112,23 @@ def run_until_signal(
     return 0
 
 
-def _spin(executor: SingleThreadedExecutor, node: RunnableNode, stop: Event) -> None:
+def _handle_signals(stop: EndFlag) -> None:
+    def end(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        _ignore_signals()
+        stop.set()
+
+    for number in _SIGNALS:
+        signal.signal(number, end)
+
+
+def _ignore_signals() -> None:
+    # Unlike a handler, this outlasts the interpreter's own end.
+    for number in _SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _spin(executor: SingleThreadedExecutor, node: RunnableNode, stop: EndFlag) -> None:
     while not stop.is_set():
         try:
             executor.spin_once()

@@ -14,7 +14,6 @@ clock that this node publishes on /clock and that runs `clock_rate` times as fas
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from threading import Event
 import time
 import traceback
 from typing import Any
@@ -37,6 +36,7 @@ from alpamayo_node.plan.motion import MotionKind
 from alpamayo_node.ros import convert
 from alpamayo_node.ros import qos
 from alpamayo_node.ros.params import Parameter
+from alpamayo_node.ros.process import EndFlag
 
 LEAD_S = 2.0
 """For which a planner has been active before the first t0: a history's 1.5 s, and a margin."""
@@ -71,7 +71,7 @@ class StandInNode(Node):
         self,
         read_info: Callable[[Path], ContextInfo],
         digest_of: Callable[[Path], str],
-        stop: Event,
+        stop: EndFlag,
         **node_options: Any,
     ) -> None:
         """
