@@ -112,7 +112,7 @@ make_venv() {
   local python=$1 ros=$2 options=()
   if is_done venv "$ros $PWD" && is_python_312 .venv/bin/python && [ ! -f "$stamps/installing" ]; then return; fi
   say "making a virtual environment with $("$python" --version)"
-  rm -rf .venv "$stamps" ros2_ws/build ros2_ws/install
+  rm -rf "$stamps" .venv ros2_ws/build ros2_ws/install
   [ "$ros" = wheels ] || options=(--system-site-packages)
   "$python" -m venv "${options[@]}" .venv || fail "$python could not make a virtual environment in $PWD/.venv"
   mark_done ros "$ros"

@@ -13,6 +13,7 @@ from pathlib import Path
 import shutil
 import signal
 import subprocess
+import sys
 import time
 
 import pytest
@@ -33,7 +34,10 @@ PYTHON = r"""#!/bin/bash
 # A Python $FAKE_VERSION, and each virtual environment that it makes.
 echo "python $*" >>"$JOURNAL"
 case "$*" in
-  *version_info*) [ "${FAKE_VERSION:-3.12}" = 3.12 ] ;;
+  *version_info*)
+    version="${FAKE_VERSION:-3.12}"
+    exec "$INTERPRETER" -c "import sys; sys.version_info = (${version/./, }, 1); ${2#import sys; }"
+    ;;
   --version) echo "Python ${FAKE_VERSION:-3.12}.1" ;;
   *ensurepip*) [ ! -f "$MACHINE/no-venv" ] ;;
   *Python.h*) [ ! -f "$MACHINE/no-headers" ] ;;
@@ -166,6 +170,7 @@ def machine(tmp_path: Path) -> Machine:
         'HOME': str(tmp_path),
         'MACHINE': str(tmp_path),
         'JOURNAL': str(tmp_path / 'journal'),
+        'INTERPRETER': sys.executable,
         # The machine that runs this test may have a ROS of its own.
         'ALPAMAYO_ROS_PREFIX': 'wheels',
     }
