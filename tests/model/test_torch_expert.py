@@ -7,6 +7,7 @@ import hashlib
 from pathlib import Path
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -308,6 +309,22 @@ def test_result_has_the_same_bits_in_every_process(tiny: Pair) -> None:
     first, second = run(1), run(12345)
     assert len(first.split()) == 2
     assert first == second
+
+
+@pytest.mark.parametrize('precision', ['float32', 'bfloat16'])
+def test_result_depends_neither_on_reserved_rows_nor_on_the_calling_thread(
+    precision: str, tiny: Pair
+) -> None:
+    results = []
+    for max_rows in (200, 201, 256, 1000):
+        expert = load_expert(tiny.directory, precision=precision, max_rows=max_rows)
+        expert.load(RandomContext(TINY, 200, left_pad=3, rope_delta=-9), never)
+        results.append(sample(expert))
+        thread = threading.Thread(target=lambda held: results.append(sample(held)), args=[expert])
+        thread.start()
+        thread.join()
+    assert len(results) == 8
+    assert all(np.array_equal(result, results[0]) for result in results)
 
 
 def test_result_does_not_depend_on_what_ran_before(tiny: Pair) -> None:
