@@ -146,6 +146,8 @@ def plan_to_message(
     message = _answer(header_of(request.context), reasons, age_ns)
     message.ego_pose = _pose(request.start.position_m, request.start.orientation_xyzw)
     message.ego_speed = request.start.speed_mps
+    message.ego_speed_from_positions = request.start.speed_from_positions_mps
+    message.ego_speed_from_twist = _or_nan(request.start.speed_from_twist_mps)
     if all(finding.reason is not Reason.NON_FINITE for finding in reasons):
         message.waypoints = _waypoints(plan, request.start)
     message.sample_index = plan.i_sample
@@ -254,8 +256,12 @@ def _ego_state(sample: PoseSample) -> EgoState:
     return EgoState(
         stamp=time_message(sample.stamp_ns),
         pose=_pose(sample.position_m, sample.orientation_xyzw),
-        speed=math.nan if sample.speed_mps is None else sample.speed_mps,
+        speed=_or_nan(sample.speed_mps),
     )
+
+
+def _or_nan(value: float | None) -> float:
+    return math.nan if value is None else value
 
 
 def _shape(message: VlmContext) -> KvShape:

@@ -46,7 +46,10 @@ def markdown_table() -> str:
     for row in TABLE:
         rule = row.rule().removeprefix('must be ').replace('|', '\\|')
         unit = f' {row.unit}' if row.unit else ''
-        lines.append(f'| `{row.name}` | `{_value(row)}`{unit} | {rule} | {row.description} |')
+        fixed = ' Fixed at start.' if row.is_fixed else ''
+        lines.append(
+            f'| `{row.name}` | `{_value(row)}`{unit} | {rule} | {row.description}{fixed} |'
+        )
     return '\n'.join(lines)
 
 
@@ -60,7 +63,8 @@ def with_table(document: str) -> str:
 def _meaning(row: Parameter) -> str:
     unit = f' [{row.unit}]' if row.unit else ''
     rule = row.rule()
-    return f'{row.description}{unit} {rule[0].upper()}{rule[1:]}.'
+    fixed = ' Fixed at start.' if row.is_fixed else ''
+    return f'{row.description}{unit} {rule[0].upper()}{rule[1:]}.{fixed}'
 
 
 def _value(row: Parameter) -> str:

@@ -69,6 +69,7 @@ from alpamayo_node.ros.outputs import Outputs
 from alpamayo_node.ros.params import Settings
 from alpamayo_node.ros.params import admission_limits
 from alpamayo_node.ros.params import read_settings
+from alpamayo_node.ros.params import topic_name
 
 CLOSE_TIMEOUT_S = 20.0
 RCLError = rclpy_implementation.RCLError
@@ -109,7 +110,7 @@ class PlannerNode(LifecycleNode):
         self._events: deque[WorkerEvent] = deque()
         self._answers: dict[Job, Future] = {}
         self._wake_up = self.create_guard_condition(self._drain)
-        self._outputs = Outputs(self)
+        self._outputs = Outputs(self, self._settings)
         self._jump_handle = self.get_clock().create_jump_callback(
             JumpThreshold(min_forward=None, min_backward=_BACKWARD_JUMP, on_clock_change=True),
             post_callback=self._on_clock_jump,
@@ -251,22 +252,20 @@ class PlannerNode(LifecycleNode):
     def _listen(self) -> None:
         if self._fault:
             raise BackendError(f'{self._fault}; clean up and configure again')
-        text = self._settings.text
+        settings = self._settings
         self._inputs = [
             self.create_subscription(
                 VlmContext,
-                'context',
+                topic_name(settings, 'context'),
                 self._on_context,
-                qos.subscription(text('qos.context.reliability'), 1),
+                qos.profile(settings, 'context', 1),
                 event_callbacks=qos.warn_if_incompatible(self, 'context'),
             ),
             self.create_subscription(
                 Odometry,
-                'odometry',
+                topic_name(settings, 'odometry'),
                 self._on_odometry,
-                qos.subscription(
-                    text('qos.odometry.reliability'), self._settings.integer('qos.odometry.depth')
-                ),
+                qos.profile(settings, 'odometry', settings.integer('qos.odometry.depth')),
                 event_callbacks=qos.warn_if_incompatible(self, 'odometry'),
             ),
             self.create_service(

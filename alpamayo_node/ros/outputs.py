@@ -20,14 +20,26 @@ from alpamayo_node.ros import markers
 from alpamayo_node.ros import qos
 from alpamayo_node.ros import status
 from alpamayo_node.ros.params import Settings
+from alpamayo_node.ros.params import topic_name
 
 
 class Outputs:
     """The publishers of one node, by what they say."""
 
-    def __init__(self, node: LifecycleNode) -> None:
+    def __init__(self, node: LifecycleNode, settings: Settings) -> None:
+        """
+        :param node: that publishes
+        :param settings: names and quality of service of the topics
+        :raises ConfigError: a topic's name is refused
+        """
+        profile = qos.profile(settings, 'outputs', settings.integer('qos.outputs.depth'))
+
         def managed(kind: type, topic: str) -> Any:
-            return node.create_lifecycle_publisher(kind, topic, qos.OUTPUT)
+            name = topic_name(settings, topic)
+            return node.create_lifecycle_publisher(kind, name, profile)
+
+        def always(kind: type, topic: str) -> Any:
+            return node.create_publisher(kind, topic_name(settings, topic), profile)
 
         self._name = node.get_fully_qualified_name().lstrip('/')
         self._trajectory = managed(PlannedTrajectory, 'trajectory')
@@ -35,8 +47,8 @@ class Outputs:
         self._candidates = managed(PlannedTrajectory, 'candidates')
         self._path = managed(Path, 'path')
         self._markers = managed(MarkerArray, 'markers')
-        self._status = node.create_publisher(PlannerStatus, 'status', qos.OUTPUT)
-        self._diagnostics = node.create_publisher(DiagnosticArray, '/diagnostics', qos.OUTPUT)
+        self._status = always(PlannerStatus, 'status')
+        self._diagnostics = always(DiagnosticArray, 'diagnostics')
         self._diagnostics_due_s = 0.0
 
     def plan(self, message: PlannedTrajectory, settings: Settings) -> None:

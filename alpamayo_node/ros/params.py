@@ -9,6 +9,7 @@ configured is refused, so a plan never mixes two configurations.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+import re
 from typing import Any
 
 from rcl_interfaces.msg import FloatingPointRange
@@ -44,6 +45,8 @@ class Parameter:
     low: float | None = None
     high: float | None = None
     choices: tuple[str, ...] = ()
+    is_fixed: bool = False
+    """Read once, when the node is made; ROS shows it as read-only."""
 
     def descriptor(self) -> ParameterDescriptor:
         """Describe the parameter to ROS tools: meaning, unit, range or choices."""
@@ -53,6 +56,7 @@ class Parameter:
         descriptor = ParameterDescriptor(name=self.name, description=text)
         # YAML writes 5 where 5.0 is meant: `check` converts it, rclpy would refuse it.
         descriptor.dynamic_typing = isinstance(self.default, float)
+        descriptor.read_only = self.is_fixed
         if self.low is not None and self.high is not None:
             if isinstance(self.default, float):
                 descriptor.floating_point_range = [
@@ -97,6 +101,7 @@ class Parameter:
         return bool(self.low <= value <= self.high)
 
 
+_TOPIC = re.compile(r'(~/|/)?[A-Za-z_]\w*(/[A-Za-z_]\w*)*', re.ASCII)
 _HISTORY = HistoryLimits()
 _ADJUST = AdjustLimits()
 _GATE = GateLimits()
@@ -109,7 +114,9 @@ def _limit(name: str, value: float, high: float, unit: str, description: str) ->
 
 TABLE: tuple[Parameter, ...] = (
     # start
-    Parameter('autostart', True, 'Configure and activate at start, without a manager.'),  # noqa: FBT003
+    Parameter(
+        'autostart', True, 'Configure and activate at start, without a manager.', is_fixed=True
+    ),  # noqa: FBT003
     Parameter('backend', 'torch', 'Where the expert runs.', choices=('torch',)),
     Parameter('checkpoint.directory', '', 'Folder of config.json and the safetensors files.'),
     Parameter(
@@ -289,6 +296,22 @@ TABLE: tuple[Parameter, ...] = (
         'Heading that freezing may have dropped.',
     ),
     # the graph
+    *(
+        Parameter(
+            f'topics.{name}', topic, f'Topic of {what}, relative to the namespace.', is_fixed=True
+        )
+        for name, topic, what in (
+            ('context', 'context', 'announcements'),
+            ('odometry', 'odometry', 'ego poses'),
+            ('trajectory', 'trajectory', 'valid plans'),
+            ('rejected', 'rejected', 'refusals'),
+            ('candidates', 'candidates', 'all samples'),
+            ('path', 'path', 'the plan as a path'),
+            ('markers', 'markers', 'the plan as markers'),
+            ('status', 'status', 'the heartbeat'),
+        )
+    ),
+    Parameter('topics.diagnostics', '/diagnostics', 'Topic of diagnostics.', is_fixed=True),
     Parameter(
         'qos.context.reliability', 'reliable', 'Asked of text models.', choices=_RELIABILITY
     ),
@@ -299,8 +322,18 @@ TABLE: tuple[Parameter, ...] = (
         choices=_RELIABILITY,
     ),
     Parameter('qos.odometry.depth', 50, 'Odometry messages queued.', 'messages', 1, 1000),
+    Parameter(
+        'qos.outputs.reliability',
+        'reliable',
+        'Offered to subscribers.',
+        choices=_RELIABILITY,
+        is_fixed=True,
+    ),
+    Parameter(
+        'qos.outputs.depth', 10, 'Messages queued per output.', 'messages', 1, 1000, is_fixed=True
+    ),
     # health and display
-    Parameter('status.rate_hz', 10.0, 'Heartbeat on status.', 'Hz', 1.0, 100.0),
+    Parameter('status.rate_hz', 10.0, 'Heartbeat on status.', 'Hz', 1.0, 100.0, is_fixed=True),
     Parameter('diagnostics.rate_hz', 1.0, 'Of /diagnostics.', 'Hz', 0.1, 10.0),
     Parameter('watchdog.plan_timeout_s', 30.0, 'A longer plan is a fault.', 's', 0.1, 3600.0),
     Parameter(
@@ -321,6 +354,20 @@ def admission_limits(settings: 'Settings') -> AdmissionLimits:
         max_future_s=settings.number('context.max_future_s'),
         prompt_fingerprints=settings.names('context.prompt_fingerprints'),
     )
+
+
+def topic_name(settings: 'Settings', topic: str) -> str:
+    """
+    Read the name of a topic.
+
+    :param topic: last part of its parameter
+    :raises ConfigError: it is no ROS topic name
+    """
+    name = settings.text(f'topics.{topic}')
+    if not _TOPIC.fullmatch(name):
+        rule = 'must be a topic name: words of letters, digits and _, joined by /'
+        raise ConfigError(f'topics.{topic}', name, rule)
+    return name
 
 
 @dataclass(frozen=True)

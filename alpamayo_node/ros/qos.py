@@ -16,6 +16,8 @@ from rclpy.qos import QoSPolicyKind
 from rclpy.qos import QoSProfile
 from rclpy.qos import ReliabilityPolicy
 
+from alpamayo_node.ros.params import Settings
+
 _RELIABILITY = {
     'reliable': ReliabilityPolicy.RELIABLE,
     'best_effort': ReliabilityPolicy.BEST_EFFORT,
@@ -27,20 +29,20 @@ OUTPUT = QoSProfile(
     reliability=ReliabilityPolicy.RELIABLE,
     durability=DurabilityPolicy.VOLATILE,
 )
-"""Everything that the planner publishes: reliable serves every subscriber."""
+"""What peers of the planner publish and ask for: reliable serves every subscriber."""
 
 
-def subscription(reliability: str, depth: int) -> QoSProfile:
+def profile(settings: Settings, name: str, depth: int) -> QoSProfile:
     """
-    Ask for what a subscription needs.
+    Build the profile that the parameters `qos.<name>.*` ask for.
 
-    :param reliability: 'reliable' or 'best_effort'
-    :param depth: messages kept until the executor takes them
+    :param name: 'context', 'odometry' or 'outputs'
+    :param depth: messages kept until they are taken or sent
     """
     return QoSProfile(
         history=HistoryPolicy.KEEP_LAST,
         depth=depth,
-        reliability=_RELIABILITY[reliability],
+        reliability=_RELIABILITY[settings.text(f'qos.{name}.reliability')],
         durability=DurabilityPolicy.VOLATILE,
     )
 

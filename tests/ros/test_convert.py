@@ -153,4 +153,6 @@ def test_ego_start_is_what_the_message_repeats() -> None:
     start: EgoStart = plan.request.start
     message = convert.plan_to_message(plan, info, age_ns=0)
     assert message.ego_speed == start.speed_mps
+    assert message.ego_speed_from_positions == start.speed_from_positions_mps
+    assert message.ego_speed_from_twist == start.speed_from_twist_mps
     assert message.ego_pose.position.x == start.position_m[0]

@@ -352,6 +352,8 @@ def test_node_clock_that_jumps_back_starts_a_new_epoch(harness_for) -> None:
         ('backend', 'gpu', 'backend'),
         ('torch__precision', 'int4', 'torch.precision'),
         ('gate__max_acel_mps2', 5.0, 'did you mean gate.max_accel_mps2'),
+        ('topics__path', 'a b', 'topics.path'),
+        ('topics__status', '', 'topics.status'),
     ],
 )
 def test_node_wrong_parameter_is_refused_by_name(harness_for, name, value, hint) -> None:
@@ -373,6 +375,8 @@ def test_node_parameter_change_is_checked_whole_and_only_before_configuring(harn
     assert 'gate.max_reverse_m' in result.reason
     assert harness.node.get_parameter('sampling.n_steps').value == 10
     assert harness.node.set_parameters_atomically([good]).successful
+    fixed = harness.node.set_parameters([Parameter('topics.path', value='elsewhere')])
+    assert not fixed[0].successful
     harness.start()
     result = harness.node.set_parameters_atomically([Parameter('sampling.n_steps', value=7)])
     assert not result.successful
