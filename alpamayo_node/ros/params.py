@@ -115,15 +115,10 @@ def _limit(name: str, value: float, high: float, unit: str, description: str) ->
 TABLE: tuple[Parameter, ...] = (
     # start
     Parameter(
-        'autostart', True, 'Configure and activate at start, without a manager.', is_fixed=True
-    ),  # noqa: FBT003
-    Parameter('backend', 'torch', 'Where the expert runs.', choices=('torch',)),
-    Parameter('checkpoint.directory', '', 'Folder of config.json and the safetensors files.'),
-    Parameter(
-        'model.buffer_rounding',
-        'bf16',
-        'Rounding of the constants that no checkpoint holds: as released, or none.',
-        choices=('bf16', 'none'),
+        'autostart',
+        default=True,
+        description='Configure and activate at start, without a manager.',
+        is_fixed=True,
     ),
     Parameter('model.max_rows', 8128, 'Rows of the largest context.', 'rows', 64, 262_080),
     Parameter(
