@@ -120,6 +120,14 @@ TABLE: tuple[Parameter, ...] = (
         description='Configure and activate at start, without a manager.',
         is_fixed=True,
     ),
+    Parameter('backend', 'torch', 'Where the expert runs.', choices=('torch',)),
+    Parameter('checkpoint.directory', '', 'Folder of config.json and the safetensors files.'),
+    Parameter(
+        'model.buffer_rounding',
+        'bf16',
+        'Rounding of the constants that no checkpoint holds: as released, or none.',
+        choices=('bf16', 'none'),
+    ),
     Parameter('model.max_rows', 8128, 'Rows of the largest context.', 'rows', 64, 262_080),
     Parameter(
         'torch.precision',
