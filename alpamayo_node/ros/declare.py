@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Declare the parameter table on a node, refusing wrong values and misspelt names."""
+"""Declare parameters on a node, refusing wrong values and misspelt names."""
 
 from collections.abc import Iterable
 from collections.abc import Mapping
@@ -12,7 +12,9 @@ from rclpy.node import Node
 
 from alpamayo_node.errors import ConfigError
 from alpamayo_node.ros.params import TABLE
+from alpamayo_node.ros.params import Parameter
 from alpamayo_node.ros.params import Settings
+from alpamayo_node.ros.params import Value
 from alpamayo_node.ros.params import read_settings
 
 _NAMES = tuple(row.name for row in TABLE)
@@ -33,12 +35,22 @@ def declare_table(node: Node) -> Settings:
             hint = get_close_matches(name, _NAMES, 1)
             rule = f'is no parameter; did you mean {hint[0]}?' if hint else 'is no parameter'
             raise ConfigError(name, given[name].value, rule)
-    for row in TABLE:
-        try:
-            node.declare_parameter(row.name, row.default, row.descriptor())
-        except (InvalidParameterTypeException, InvalidParameterValueException) as error:
-            raise ConfigError(row.name, given[row.name].value, row.rule()) from error
-    return read_settings({name: node.get_parameter(name).value for name in _NAMES})
+    return read_settings({row.name: declare(node, row) for row in TABLE})
+
+
+def declare(node: Node, row: Parameter) -> Value:
+    """
+    Declare one parameter.
+
+    :return: what was given for it, or its default
+    :raises ConfigError: what was given is refused
+    """
+    try:
+        value = node.declare_parameter(row.name, row.default, row.descriptor()).value
+    except (InvalidParameterTypeException, InvalidParameterValueException) as error:
+        given: Mapping[str, Any] = node._parameter_overrides  # noqa: SLF001  (no accessor)
+        raise ConfigError(row.name, given[row.name].value, row.rule()) from error
+    return row.check(value)
 
 
 def given_values(parameters: Iterable[Any]) -> dict[str, Any]:

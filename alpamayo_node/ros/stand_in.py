@@ -24,6 +24,7 @@ from alpamayo_msgs.msg import VlmContext
 from nav_msgs.msg import Odometry
 from rclpy.clock import Clock
 from rclpy.clock import ClockType
+from rclpy.duration import Duration
 from rclpy.node import Node
 from rosgraph_msgs.msg import Clock as ClockMsg
 
@@ -35,11 +36,13 @@ from alpamayo_node.plan.motion import Motion
 from alpamayo_node.plan.motion import MotionKind
 from alpamayo_node.ros import convert
 from alpamayo_node.ros import qos
+from alpamayo_node.ros.declare import declare
 from alpamayo_node.ros.params import Parameter
 from alpamayo_node.ros.process import EndFlag
 
 LEAD_S = 2.0
 """For which a planner has been active before the first t0: a history's 1.5 s, and a margin."""
+ACK_TIMEOUT_S = 2.0
 SIM_START_NS = 1_000 * NS_PER_S
 
 TABLE: tuple[Parameter, ...] = (
@@ -82,7 +85,8 @@ class StandInNode(Node):
         :raises ConfigError: a parameter is refused, or there is no usable context file
         """
         super().__init__('text_model_stand_in', **node_options)
-        values = self._values = {row.name: self._declare(row) for row in TABLE}
+        values: dict[str, Any] = {row.name: declare(self, row) for row in TABLE}
+        self._values = values
         self._stop = stop
         self._contexts = self._read_contexts(read_info, digest_of)
         self._motion = Motion(
@@ -91,7 +95,7 @@ class StandInNode(Node):
         self._begin_s = time.monotonic()
         self._begin_ns = SIM_START_NS if values['publish_clock'] else time.time_ns()
         self._n_announced = 0
-        self._n_answered = 0
+        self._awaited_id = ''
         self._announced_s = 0.0
         self._active_since_ns: int | None = None
         self._context_publisher = self.create_publisher(VlmContext, 'context', qos.OUTPUT)
@@ -119,11 +123,8 @@ class StandInNode(Node):
         self.get_logger().error(''.join(traceback.format_exception(error)))
 
     def close(self) -> None:
-        """Nothing here needs an end."""
-
-    def _declare(self, row: Parameter) -> Any:
-        self.declare_parameter(row.name, row.default, row.descriptor())
-        return row.check(self.get_parameter(row.name).value)
+        """Wait until the last announcement has arrived everywhere."""
+        self._context_publisher.wait_for_all_acked(Duration(seconds=ACK_TIMEOUT_S))
 
     def _add_timer(self, rate_hz: float, callback: Callable[[], None]) -> None:
         clock = Clock(clock_type=ClockType.STEADY_TIME)
@@ -132,16 +133,18 @@ class StandInNode(Node):
     def _read_contexts(
         self, read_info: Callable[[Path], ContextInfo], digest_of: Callable[[Path], str]
     ) -> list[ContextInfo]:
-        folder = Path(self._values['context.directory'])
+        folder = self._values['context.directory']
+        if not folder:
+            raise ConfigError('context.directory', folder, 'must be set to a folder')
         contexts = []
-        for path in sorted(folder.glob('*.safetensors')):
+        for path in sorted(Path(folder).glob('*.safetensors')):
             try:
                 digest = digest_of(path) if self._values['send_digest'] else ''
                 contexts.append(replace(read_info(path), digest=digest))
             except Refusal as refusal:
                 self.get_logger().warning(f'left out: {refusal}')
         if not contexts:
-            raise ConfigError('context.directory', str(folder), 'holds no usable context file')
+            raise ConfigError('context.directory', folder, 'holds no usable context file')
         return contexts
 
     def _now_ns(self) -> int:
@@ -178,11 +181,12 @@ class StandInNode(Node):
         )
         self._context_publisher.publish(convert.context_to_message(context))
         self._n_announced += 1
+        self._awaited_id = context.context_id
         self._announced_s = time.monotonic()
 
     def _may_announce(self, t0_ns: int) -> bool:
         values, waited_s = self._values, time.monotonic() - self._announced_s
-        is_answered = self._n_answered >= self._n_announced or waited_s > values['wait_timeout_s']
+        is_answered = not self._awaited_id or waited_s > values['wait_timeout_s']
         if values['count'] and self._n_announced >= values['count']:
             if is_answered or not values['wait_for_plan']:
                 self._stop.set()
@@ -198,5 +202,5 @@ class StandInNode(Node):
             self._active_since_ns = self._now_ns()
 
     def _on_answer(self, message: PlannedTrajectory) -> None:
-        del message
-        self._n_answered += 1
+        if message.context_id == self._awaited_id:
+            self._awaited_id = ''
