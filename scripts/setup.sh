@@ -119,7 +119,7 @@ make_venv() {
   mark_done venv "$ros $PWD"
 }
 
-gigabytes_of() { du -sk "$1" | awk '{ printf "%.1f", $1 / 1024 / 1024 }'; }
+gigabytes_of() { du -sk "$1" 2>/dev/null | awk '{ printf "%.1f", $1 / 1024 / 1024 }'; }
 
 check_space() {
   df -Pk . | awk -v have="$(gigabytes_of .venv)" -v need="$needed_gb" \

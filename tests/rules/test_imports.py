@@ -45,9 +45,7 @@ LAYERS = {
     'contracts': Layer(ours=('errors',), outside=('numpy',)),
     'model': Layer(ours=('errors', 'contracts'), outside=('numpy', 'torch', 'safetensors')),
     'plan': Layer(ours=('errors', 'contracts'), outside=('numpy',)),
-    'ros': Layer(
-        ours=('errors', 'contracts', 'plan'), outside=('numpy', 'rclpy', 'yaml', *MESSAGES)
-    ),
+    'ros': Layer(ours=('errors', 'contracts', 'plan'), outside=('numpy', 'rclpy', *MESSAGES)),
     'backend': Layer(ours=('errors', 'contracts', 'model')),
     'main': Layer(ours=('errors', 'contracts', 'model', 'plan', 'ros', 'backend')),
     'stand_in': Layer(ours=('errors', 'contracts', 'model', 'ros')),
