@@ -48,6 +48,9 @@ def generate_launch_description() -> LaunchDescription:
             },
         ],
         output='screen',
+        # As in planner.launch.py: an orderly close must never be cut short.
+        sigterm_timeout='60',
+        sigkill_timeout='60',
     )
     stand_in = Node(
         package='alpamayo_node',

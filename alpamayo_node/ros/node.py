@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from threading import Event
+from threading import Lock
 import time
 import traceback
 from typing import Any
@@ -99,15 +100,16 @@ class PlannerNode(LifecycleNode):
         self._fault = ''
         self._epoch = 0
         self._last = status.Last()
+        self._last_lock = Lock()
         self._is_closing = Event()
-        self._is_built = Event()
         self._worker: Worker | None = None
         self._info: ExpertInfo | None = None
         self._admission: Admission | None = None
         self._newest: PlanRequest | None = None
         self._odometry = OdometryBuffer(self._settings.history)
         self._inputs: list[Any] = []
-        self._events: deque[WorkerEvent] = deque()
+        self._events = deque[WorkerEvent]()
+        self._open: set[Job] = set()
         self._answers: dict[Job, Future] = {}
         self._wake_up = self.create_guard_condition(self._drain)
         self._outputs = Outputs(self, self._settings)
@@ -225,12 +227,23 @@ class PlannerNode(LifecycleNode):
     def _configure(self) -> None:
         self._set_state(PlannerStatus.STATE_CONFIGURING)
         self._odometry = OdometryBuffer(self._settings.history)
-        self._is_built.clear()
-        self._worker = Worker(self._make_build(self._settings), self._on_event)
+        # A worker that was given up may still report: to a queue that nobody reads any more.
+        events = self._events = deque[WorkerEvent]()
+        is_built = Event()
+
+        def on_event(event: WorkerEvent) -> None:
+            events.append(event)
+            if isinstance(event, Ready | Failed):
+                is_built.set()
+            self._wake_up.trigger()
+
+        self._worker = Worker(self._make_build(self._settings), on_event)
         self._worker.start()
-        event = self._wait_for_worker(self._settings.number('watchdog.configure_timeout_s'))
+        self._wait_for_worker(is_built)
+        event = events.popleft()
         if isinstance(event, Failed):
             raise event.error
+        assert isinstance(event, Ready)
         self._info = event.info
         self._admission = Admission(admission_limits(self._settings), event.info)
         self.get_logger().info(
@@ -238,16 +251,14 @@ class PlannerNode(LifecycleNode):
             f'{event.info.model_fingerprint[:23]}…; self-test: {event.self_test}'
         )
 
-    def _wait_for_worker(self, timeout_s: float) -> Ready | Failed:
+    def _wait_for_worker(self, is_built: Event) -> None:
+        timeout_s = self._settings.number('watchdog.configure_timeout_s')
         deadline_s = time.monotonic() + timeout_s
-        while not self._is_built.wait(0.05):
+        while not is_built.wait(0.05):
             if self._is_closing.is_set():
                 raise Cancelled('stopped while configuring')
             if time.monotonic() > deadline_s:
                 raise BackendError(f'not ready after {timeout_s} s; still {self._activity}')
-        event = self._events.popleft()
-        assert isinstance(event, Ready | Failed)
-        return event
 
     def _listen(self) -> None:
         if self._fault:
@@ -290,6 +301,8 @@ class PlannerNode(LifecycleNode):
         if worker and not worker.stop(CLOSE_TIMEOUT_S):
             self._note_error(f'the backend did not end within {CLOSE_TIMEOUT_S} s')
         self._drain()
+        for job in tuple(self._open):  # the backend never came back from these
+            self._on_refused(job, Refusal(Reason.BACKEND_FAILED, 'the backend gave no answer'))
         self._forget()
         self._fault = ''
         self._info = self._admission = None
@@ -316,14 +329,17 @@ class PlannerNode(LifecycleNode):
             return
         self._newest = request
         assert self._worker
-        if self._worker.submit(Job(request, epoch=self._epoch)):
+        job = Job(request, epoch=self._epoch)
+        self._open.add(job)
+        if displaced := self._worker.submit(job):
+            self._open.discard(displaced)
             self._counters.count('superseded')
 
     def _admit(self, message: VlmContext) -> PlanRequest:
         if self._fault:
             raise Refusal(Reason.BACKEND_FAILED, f'{self._fault}; configure again')
         context = convert.context_from_message(message)
-        self._last = replace(self._last, context=context)
+        self._remember(context=context)
         samples = context.history or self._odometry.snapshot()
         assert self._admission
         self._admission.check(context, self._now_ns())
@@ -353,7 +369,9 @@ class PlannerNode(LifecycleNode):
             return response
         answer = self._answers[job] = Future()
         assert self._worker
+        self._open.add(job)
         if displaced := self._worker.submit(job):
+            self._open.discard(displaced)
             self._answers.pop(displaced).set_result(
                 Refusal(Reason.CANCELLED, 'a newer query came')
             )
@@ -392,18 +410,11 @@ class PlannerNode(LifecycleNode):
         """Drop what belongs to a clock or a configuration that is over."""
         self._odometry.clear()
         self._newest = None
-        self._last = replace(self._last, context=None, planned=None)
+        self._remember(context=None, planned=None)
         if self._admission:
             self._admission.forget()
 
     # ------------------------------------------------------------------ the worker's events
-
-    def _on_event(self, event: WorkerEvent) -> None:
-        """Store an event; runs on the worker's thread."""
-        self._events.append(event)
-        if isinstance(event, Ready | Failed):
-            self._is_built.set()
-        self._wake_up.trigger()
 
     def _drain(self) -> None:
         if self._state == PlannerStatus.STATE_CONFIGURING:
@@ -425,6 +436,7 @@ class PlannerNode(LifecycleNode):
         if self._fault or job.epoch != self._epoch:
             self._on_refused(job, Refusal(Reason.BACKEND_FAILED, self._fault))
             return
+        self._open.discard(job)
         late = () if job.is_query else self._lateness(context)
         assert self._info
         age_ns = self._now_ns() - context.t0_ns
@@ -452,6 +464,7 @@ class PlannerNode(LifecycleNode):
         return ()
 
     def _on_refused(self, job: Job, refusal: Refusal) -> None:
+        self._open.discard(job)
         if job.epoch != self._epoch:
             refusal = _EPOCH_IS_OVER
         if job.is_query:
@@ -464,7 +477,7 @@ class PlannerNode(LifecycleNode):
         self._counters.count('planned')
         for adjustment in message.adjustments:
             self._counters.count(f'adjusted.{adjustment.code}')
-        self._last = replace(self._last, planned=context)
+        self._remember(planned=context)
 
     def _reject(self, header: convert.AnswerHeader, refusal: Refusal) -> None:
         age_ns = self._now_ns() - header.t0_ns
@@ -481,7 +494,14 @@ class PlannerNode(LifecycleNode):
     # ------------------------------------------------------------------ health
 
     def _beat(self) -> None:
-        """Tell how things are, and notice a plan that hangs; runs on the heartbeat's thread."""
+        """Tell how things are, whatever happens; runs on the heartbeat's thread."""
+        try:
+            self._tell_health()
+        except Exception as error:  # the heartbeat must go on
+            self.report_defect(error)
+
+    def _tell_health(self) -> None:
+        """Publish the status, and notice a plan that hangs."""
         worker = self._worker
         timeout_s = self._settings.number('watchdog.plan_timeout_s')
         is_hung = worker is not None and worker.busy_s > timeout_s
@@ -526,8 +546,13 @@ class PlannerNode(LifecycleNode):
         self._fault = text
         self._note_error(text)
 
+    def _remember(self, **changes: Any) -> None:
+        # Refusals come from the executor's thread, faults from the heartbeat's.
+        with self._last_lock:
+            self._last = replace(self._last, **changes)
+
     def _note_error(self, text: str) -> None:
-        self._last = replace(self._last, error=text, error_ns=self._now_ns())
+        self._remember(error=text, error_ns=self._now_ns())
         self.get_logger().error(text, throttle_duration_sec=1.0)
 
     def _on_set_parameters(self, parameters: list[Any]) -> SetParametersResult:

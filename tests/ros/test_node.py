@@ -3,6 +3,7 @@ from collections.abc import Callable
 from collections.abc import Iterator
 from dataclasses import replace
 import math
+import threading
 import time
 
 from alpamayo_msgs.msg import PlannedTrajectory
@@ -215,6 +216,28 @@ def test_node_hung_plan_is_a_fault_and_later_contexts_are_refused(harness_for) -
     harness.spin_until(lambda: len(harness.rejected) == 2)
     assert harness.reasons() == ['backend_failed', 'backend_failed']
     assert not harness.plans
+
+
+def test_node_hung_plan_is_answered_when_the_node_is_cleaned_up(harness_for, monkeypatch) -> None:
+    monkeypatch.setattr('alpamayo_node.ros.node.CLOSE_TIMEOUT_S', 0.1)
+    release = threading.Event()
+    harness = harness_for(ScriptedExpert(on_sample=lambda: release.wait(20.0)))
+    harness.start()
+    harness.announce()
+    harness.spin_until(lambda: bool(harness.statuses) and harness.statuses[-1].planning)
+    harness.node.trigger_deactivate()
+    harness.node.trigger_cleanup()
+    counters = harness.counters()
+    assert counters['received'] == counters['rejected'] == 1
+    assert counters['pending'] == 0
+    # What the abandoned worker says later belongs to nobody, and not to its successor.
+    harness.expert = ScriptedExpert()
+    harness.start()
+    release.set()
+    harness.announce(context_id='next')
+    harness.spin_until(lambda: len(harness.plans) == 1)
+    counters = harness.counters()
+    assert (counters['received'], counters['planned'], counters['rejected']) == (2, 1, 1)
 
 
 def test_node_backend_failure_is_a_fault_until_configured_again(harness_for) -> None:
