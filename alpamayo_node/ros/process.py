@@ -30,7 +30,6 @@ from alpamayo_node.errors import ConfigError
 
 EXIT_CONFIG = 2
 SPIN_TIMEOUT_S = 30.0
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class RunnableNode(Protocol):
@@ -88,7 +87,7 @@ def run_until_signal(
     :return: exit code: 0, or 2 when the node refuses its parameters
     """
     stop = EndFlag()
-    _handle_signals(stop)
+    _on_signals(lambda *_: stop.set())
     rclpy.init(args=args, signal_handler_options=SignalHandlerOptions.NO)
     try:
         node = make_node(stop)
@@ -102,7 +101,7 @@ def run_until_signal(
     spinner = Thread(target=_spin, args=(executor, node, stop), name='executor')
     spinner.start()
     stop.wait()
-    _ignore_signals()
+    _on_signals(signal.SIG_IGN)  # unlike a function, this outlasts the interpreter's end
     node.request_stop()
     executor.shutdown(timeout_sec=SPIN_TIMEOUT_S)
     spinner.join(SPIN_TIMEOUT_S)
@@ -112,20 +111,9 @@ def run_until_signal(
     return 0
 
 
-def _handle_signals(stop: EndFlag) -> None:
-    def end(number: int, frame: FrameType | None) -> None:
-        del number, frame
-        _ignore_signals()
-        stop.set()
-
-    for number in _SIGNALS:
-        signal.signal(number, end)
-
-
-def _ignore_signals() -> None:
-    # Unlike a handler, this outlasts the interpreter's own end.
-    for number in _SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
+def _on_signals(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, handler)
 
 
 def _spin(executor: SingleThreadedExecutor, node: RunnableNode, stop: EndFlag) -> None:

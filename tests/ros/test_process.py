@@ -2,7 +2,6 @@
 """Real processes around a scripted node, and real signals."""
 
 from collections.abc import Iterator
-import os
 from pathlib import Path
 import signal
 import subprocess
@@ -25,6 +24,14 @@ from alpamayo_node.ros.process import run_until_signal
 
 case = sys.argv[1]
 
+class Last:
+    def __del__(self, print=print, sleep=time.sleep):
+        print('interpreter ends', flush=True)
+        sleep(0.5)
+
+if case == 'late':
+    sys.modules['last'] = Last()
+
 class Scripted(Node):
     def __init__(self, end):
         if case == 'config':
@@ -44,7 +51,7 @@ class Scripted(Node):
         self.n_ticks += 1
         if case == 'defect' and self.n_ticks == 1:
             raise RuntimeError('of a callback')
-        if case == 'ends itself' and self.n_ticks == 3:
+        if case in ('ends itself', 'late') and self.n_ticks == 3:
             self.end.set()
 
     def request_stop(self):
@@ -130,19 +137,25 @@ def test_process_signals_do_not_cut_a_close_short(play) -> None:
     assert scripted.end() == (0, ['closed'])
 
 
-@pytest.mark.parametrize('case', ['plain', 'ends itself'])
-def test_process_signals_that_never_cease_change_nothing(play, case: str) -> None:
-    # Until the very end of the interpreter, where Python takes its own handlers off.
-    scripted = play(case)
+def test_process_signals_that_never_cease_change_nothing(play) -> None:
+    scripted = play('plain')
     assert scripted.line() == 'started'
     deadline_s = time.monotonic() + PATIENCE_S
-    n_sent = 0
-    while os.waitid(os.P_PID, scripted.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+    while scripted.process.poll() is None:
         assert time.monotonic() < deadline_s
-        scripted.process.send_signal((signal.SIGINT, signal.SIGTERM)[n_sent % 2])
-        n_sent += 1
-        time.sleep(1e-4)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            scripted.process.send_signal(number)
     assert scripted.end() == (0, ['asked to stop', 'closed'])
+
+
+@pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
+def test_process_signal_while_the_interpreter_ends_is_ignored(play, number: int) -> None:
+    # By then Python has taken its own handlers off.
+    scripted = play('late')
+    while scripted.line() != 'interpreter ends':
+        assert scripted.process.poll() is None
+    scripted.process.send_signal(number)
+    assert scripted.end() == (0, [])
 
 
 def test_process_callback_that_fails_is_reported_and_the_node_lives_on(play) -> None:
