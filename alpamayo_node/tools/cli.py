@@ -9,6 +9,7 @@ Exit codes: 0 done; 1 done, but the answer is no (no valid plan, a failed check,
 from argparse import ArgumentParser
 from argparse import RawDescriptionHelpFormatter
 import importlib
+import os
 import sys
 
 from alpamayo_node import __version__
@@ -25,6 +26,7 @@ COMMANDS = {
 }
 EXIT_REFUSED = 1
 EXIT_INTERRUPTED = 130
+EXIT_BROKEN_PIPE = 141
 
 _EPILOG = """\
 examples:
@@ -51,11 +53,16 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     try:
         code = importlib.import_module(_module_of(args.command)).run(args)
+        sys.stdout.flush()
     except AlpamayoError as error:
         print(f'alpamayo {args.command}: {error}', file=sys.stderr)
         return EXIT_REFUSED
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output has had enough; flushing the rest at exit would fail again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_BROKEN_PIPE
     return int(code)
 
 

@@ -74,6 +74,22 @@ def test_cli_error_is_one_line_without_traceback(tmp_path: Path) -> None:
     assert 'absent' in result.stderr
 
 
+def test_cli_reader_that_leaves_early_is_no_error(tiny_model: Path) -> None:
+    command = (
+        f'{sys.executable} -m alpamayo_node.tools.cli plan --json --samples 3 '
+        f'--checkpoint {tiny_model}/checkpoint --context {tiny_model}/contexts/drive-0.safetensors'
+    )
+    result = subprocess.run(
+        ['bash', '-c', f'set -o pipefail; {command} | head -c 10'],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=False,
+    )
+    assert result.returncode == cli.EXIT_BROKEN_PIPE
+    assert result.stderr == ''
+
+
 def test_cli_plan_prints_the_same_plan_twice_and_reads_back_exactly(tiny_model: Path) -> None:
     argv = ('plan', '--checkpoint', str(tiny_model / 'checkpoint'), '--json', '--samples', '2')
     context = ('--context', str(tiny_model / 'contexts' / 'drive-0.safetensors'))
