@@ -78,6 +78,15 @@ def draw_rounded() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     return q.bfloat16().float(), k.bfloat16(), v.bfloat16()
 
 
+@pytest.mark.parametrize('rows', [slice(0, 64), slice(236, 300)])
+def test_high_scores_at_either_end_are_told_apart(rows: slice) -> None:
+    q, k, v = draw(64, 4, 2, 300, 128)
+    q[..., 0], k[..., 0] = 1.0, 0.0
+    k[:, rows, 0] = 200.0
+    q, k, v = q.bfloat16().float(), k.bfloat16(), v.bfloat16()
+    assert error(run(q, k, v), exact(q, k, v)) < 5e-3
+
+
 @pytest.mark.parametrize('position', [0, 63, 150, 299])
 def test_one_dominant_key_wins_wherever_it_is(position: int) -> None:
     q, k, v = draw(16, 4, 2, 300, 32)

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+from dataclasses import replace
 import json
 from pathlib import Path
 from typing import Any
@@ -270,6 +271,22 @@ def test_text_config_of_impossible_count_is_refused(name: str, value: Any) -> No
 def test_in_proj_config_of_impossible_numbers_is_refused() -> None:
     with pytest.raises(ConfigError, match='max_freq'):
         InProjConfig(hidden=8, n_layers=1, n_features=8, max_freq=0.0)
+
+
+@pytest.mark.parametrize(
+    ('name', 'value'),
+    [
+        ('n_waypoints', 0),
+        ('dt_ns', 0),
+        ('accel_std', -1.0),
+        ('curvature_std', float('inf')),
+        ('accel_bounds', (1.0, 1.0)),
+    ],
+)
+def test_model_config_of_impossible_action_space_is_refused(name: str, value: Any) -> None:
+    with pytest.raises(ConfigError) as caught:
+        tiny_config(action_space=replace(SPACE, **{name: value}))
+    assert caught.value.field == f'action_space.{name}'
 
 
 def test_model_config_of_different_depths_is_refused() -> None:

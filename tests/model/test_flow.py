@@ -72,8 +72,10 @@ def test_record_holds_every_point_and_explains_the_result() -> None:
 def test_noise_is_left_unchanged() -> None:
     x0 = noise()
     before = x0.copy()
-    integrate(lambda x, t: x, x0, 3)
+    steps: list[EulerStep] = []
+    integrate(lambda x, t: x, x0, 3, steps.append)
     assert np.array_equal(x0, before)
+    assert not np.shares_memory(steps[0].x, x0)
 
 
 @pytest.mark.parametrize('n_steps', [0, -1])

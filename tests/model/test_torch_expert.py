@@ -8,6 +8,7 @@ from pathlib import Path
 import subprocess
 import sys
 import threading
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,6 +30,7 @@ from tests.model.builders import load_expert
 from tests.model.builders import never
 from tests.model.builders import noise
 from tests.model.builders import random_tensors
+from tests.model.builders import text_config
 from tests.model.builders import tiny_config
 from tests.model.builders import wide_config
 from tests.model.builders import write_checkpoint
@@ -126,6 +128,29 @@ def test_layers_of_full_width_equal_transformers(
     wide.theirs.load(RandomContext(wide.config, **shape))
     tokens = torch.randn(64, 1536, generator=torch.Generator().manual_seed(3))
     assert relative(wide.hidden(tokens), wide.theirs.run(tokens)) < 1e-5
+
+
+@pytest.mark.parametrize(
+    'changes',
+    [
+        {'rms_eps': 0.05},
+        {'rope_theta': 100.0},
+        {'n_heads': 2},
+        {'n_heads': 6, 'intermediate': 40},
+        {'n_layers': 1},
+    ],
+)
+def test_numbers_of_the_config_reach_the_layers(changes: dict[str, Any], tmp_path: Path) -> None:
+    expert = text_config(**changes)
+    config = tiny_config(expert=expert, vlm=text_config(n_layers=expert.n_layers, n_heads=8))
+    pair = make_pair(tmp_path, config, max_rows=64)
+    context = RandomContext(config, 40, rope_delta=-7)
+    pair.ours.load(context, never)
+    pair.theirs.load(context)
+    tokens = torch.randn(64, expert.hidden, generator=torch.Generator().manual_seed(3))
+    assert relative(pair.hidden(tokens), pair.theirs.run(tokens)) < 1e-5
+    v = pair.ours.velocity(noise(), 0.4)
+    assert relative(v, pair.their_velocity(noise(), 0.4)) < 1e-5
 
 
 @pytest.mark.parametrize('width', ['tiny', 'wide'])
