@@ -145,7 +145,10 @@ def test_process_signals_that_never_cease_change_nothing(play) -> None:
         assert time.monotonic() < deadline_s
         for number in (signal.SIGINT, signal.SIGTERM):
             scripted.process.send_signal(number)
-    assert scripted.end() == (0, ['asked to stop', 'closed'])
+    code, lines = scripted.end()
+    # Python may remark on a signal that comes in the very moment in which they become ignored.
+    assert code == 0
+    assert (lines.count('asked to stop'), lines.count('closed')) == (1, 1)
 
 
 @pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
