@@ -39,7 +39,6 @@ from alpamayo_node.tools.plot import PlottedPlan
 from alpamayo_node.tools.plot import plot_plans
 
 N_CONTEXT_FILES = 4
-STOP_TIMEOUT_S = 30.0
 _HEADING = (
     '   #  context           age   v0          end of plan, 6.4 s after t0       sampling  verdict'
 )
@@ -215,11 +214,12 @@ def _running(
     finally:
         for child in children.values():
             child.send_signal(signal.SIGINT)
-        for name, child in children.items():
+        for process in started[: len(children)]:
+            child = children[process.name]
             try:
-                code = child.wait(STOP_TIMEOUT_S)
+                code = child.wait(process.kill_after_s)
             except subprocess.TimeoutExpired:
                 child.kill()
                 code = child.wait()
             if code:
-                print(f'{name} ended with code {code}', file=sys.stderr)
+                print(f'{process.name} ended with code {code}', file=sys.stderr)

@@ -36,6 +36,8 @@ class Process:
 
     name: str
     argv: tuple[str, ...]
+    kill_after_s: float
+    """From SIGINT to SIGKILL: what it may take to end in order."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ class Node:
     package: str
     executable: str
     name: Substitution | None = None
-    namespace: Substitution = ''
+    namespace: Substitution | None = None
     parameters: list[Substitution | dict[str, ParameterValue]] = field(default_factory=list)
     arguments: list[Substitution] = field(default_factory=list)
     output: str = 'log'
@@ -157,7 +159,7 @@ def _process(node: Node, values: Mapping[str, str]) -> Process:
     argv.append('--ros-args')
     if node.name is not None:
         argv += ['-r', f'__node:={text(node.name)}']
-    if text(node.namespace):
+    if node.namespace is not None:
         argv += ['-r', f'__ns:=/{text(node.namespace).strip("/")}']
     for parameters in node.parameters:
         if isinstance(parameters, dict):
@@ -168,7 +170,12 @@ def _process(node: Node, values: Mapping[str, str]) -> Process:
             argv += ['--params-file', _parameter_file(resolved)]
         else:
             argv += ['--params-file', text(parameters)]
-    return Process(name=node.executable, argv=tuple(argv))
+    timeouts = (text(node.sigterm_timeout), text(node.sigkill_timeout))
+    return Process(
+        name=node.executable,
+        argv=tuple(argv),
+        kill_after_s=sum(float(_typed(timeout, float)) for timeout in timeouts),
+    )
 
 
 def _typed(text: str, value_type: type) -> Scalar:

@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 import importlib.util
 from pathlib import Path
-import re
+import sys
 from typing import Any
 
 import pytest
 import yaml
 
 from alpamayo_node.errors import SetupError
+from alpamayo_node.ros.node import CLOSE_TIMEOUT_S
+from alpamayo_node.ros.process import SPIN_TIMEOUT_S
+from alpamayo_node.tools import launch_plan
 from alpamayo_node.tools.launch_plan import Process
 from alpamayo_node.tools.launch_plan import processes
 
@@ -98,13 +101,47 @@ def test_launch_mistakes_are_refused(file: str, given: dict[str, str], hint: str
         processes(file, given)
 
 
-def test_launch_gives_the_planner_longer_to_close_than_it_may_take() -> None:
+@pytest.mark.parametrize('file', FILES)
+def test_launch_kills_a_planner_only_after_the_longest_close(file: str) -> None:
     # A process that owns a chip must never be killed while it closes.
-    text = (ROOT / 'launch' / 'planner.launch.py').read_text()
-    node = (ROOT / 'alpamayo_node' / 'ros' / 'node.py').read_text()
-    close_s = float(re.search(r'CLOSE_TIMEOUT_S = ([\d.]+)', node)[1])
-    for name in ('sigterm_timeout', 'sigkill_timeout'):
-        assert float(re.search(rf"\('{name}', '(\d+)'", text)[1]) > 2 * close_s
+    planner = processes(file, {})[0]
+    assert planner.name == 'planner'
+    assert planner.kill_after_s > 2 * SPIN_TIMEOUT_S + CLOSE_TIMEOUT_S
+
+
+def test_launch_timeouts_can_be_given() -> None:
+    given = {'sigterm_timeout': '90', 'sigkill_timeout': '5.5'}
+    assert processes('planner.launch.py', given)[0].kill_after_s == 95.5
+
+
+@pytest.mark.parametrize(
+    ('namespace', 'expected'), [('', '/'), ('car', '/car'), ('/car', '/car'), ('a/b/', '/a/b')]
+)
+def test_launch_namespace_is_absolute(namespace: str, expected: str) -> None:
+    for process in processes('demo.launch.py', {'namespace': namespace}):
+        assert f'-r __ns:={expected} ' in ' '.join(process.argv)
+
+
+@pytest.mark.parametrize(
+    ('body', 'hint'),
+    [
+        ('from launch.actions import TimerAction', 'TimerAction'),
+        ('from launch.conditions import IfCondition', 'launch.conditions'),
+        ('Node(package="alpamayo_node", executable="planner", respawn=True)', 'respawn'),
+    ],
+)
+def test_launch_file_that_uses_more_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, hint: str
+) -> None:
+    (tmp_path / 'launch').mkdir()
+    (tmp_path / 'launch' / 'more.launch.py').write_text(
+        f'from launch_ros.actions import Node\ndef generate_launch_description():\n    {body}\n'
+    )
+    monkeypatch.setattr(launch_plan, 'get_package_share_path', lambda package: tmp_path)
+    before = set(sys.modules)
+    with pytest.raises(SetupError, match=hint):
+        processes('more.launch.py', {})
+    assert set(sys.modules) == before
 
 
 @pytest.mark.parametrize('file', FILES)
