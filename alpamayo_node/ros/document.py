@@ -1,21 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Write what follows from the parameter table: `params/planner.yaml`, and the table in the docs.
+Write what follows from the parameter tables: `params/planner.yaml`, and the tables in the docs.
 
     python -m alpamayo_node.ros.document      (in the repository)
 """
 
+from collections.abc import Sequence
 import json
 from pathlib import Path
 
+from alpamayo_node.ros import stand_in
 from alpamayo_node.ros.params import TABLE
 from alpamayo_node.ros.params import Parameter
 
 ROOT = Path(__file__).parents[2]
 YAML = ROOT / 'params' / 'planner.yaml'
 INTERFACE = ROOT / 'docs' / 'interface.md'
-BEGIN = '<!-- parameters: written by alpamayo_node.ros.document -->'
-END = '<!-- end of parameters -->'
+TABLES = {'planner': TABLE, 'stand-in': stand_in.TABLE}
+BEGIN = '<!-- parameters of the {}: written by alpamayo_node.ros.document -->'
+END = '<!-- end of parameters of the {} -->'
 
 
 def yaml_text() -> str:
@@ -40,10 +43,10 @@ def yaml_text() -> str:
     return '\n'.join(lines) + '\n'
 
 
-def markdown_table() -> str:
-    """Render the table for docs/interface.md."""
+def markdown_table(table: Sequence[Parameter]) -> str:
+    """Render a table for docs/interface.md."""
     lines = ['| parameter | default | accepted | meaning |', '|---|---|---|---|']
-    for row in TABLE:
+    for row in table:
         rule = row.rule().removeprefix('must be ').replace('|', '\\|')
         unit = f' {row.unit}' if row.unit else ''
         fixed = ' Fixed at start.' if row.is_fixed else ''
@@ -53,11 +56,14 @@ def markdown_table() -> str:
     return '\n'.join(lines)
 
 
-def with_table(document: str) -> str:
-    """Put the current table between the marks of a document."""
-    before, rest = document.split(BEGIN)
-    _, after = rest.split(END)
-    return f'{before}{BEGIN}\n{markdown_table()}\n{END}{after}'
+def with_tables(document: str) -> str:
+    """Put the current tables between the marks of a document."""
+    for name, table in TABLES.items():
+        begin, end = BEGIN.format(name), END.format(name)
+        before, rest = document.split(begin)
+        _, after = rest.split(end)
+        document = f'{before}{begin}\n{markdown_table(table)}\n{end}{after}'
+    return document
 
 
 def _meaning(row: Parameter) -> str:
@@ -74,7 +80,7 @@ def _value(row: Parameter) -> str:
 def main() -> None:
     """Rewrite both files."""
     YAML.write_text(yaml_text(), encoding='utf-8')
-    INTERFACE.write_text(with_table(INTERFACE.read_text(encoding='utf-8')), encoding='utf-8')
+    INTERFACE.write_text(with_tables(INTERFACE.read_text(encoding='utf-8')), encoding='utf-8')
 
 
 if __name__ == '__main__':

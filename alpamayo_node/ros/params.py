@@ -91,6 +91,8 @@ class Parameter:
         kind = _KINDS[type(self.default)]
         if self.low is None or self.high is None:
             return f'must be {kind}'
+        if isinstance(self.default, int):
+            return f'must be {kind} in [{int(self.low)}, {int(self.high)}]'
         return f'must be {kind} in [{self.low:g}, {self.high:g}]'
 
     def _is_in_range(self, value: Any) -> bool:

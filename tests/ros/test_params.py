@@ -131,7 +131,7 @@ def test_yaml_file_holds_every_parameter_with_its_default_and_a_comment() -> Non
 def test_written_files_are_what_the_table_says() -> None:
     assert (ROOT / 'params' / 'planner.yaml').read_text(encoding='utf-8') == document.yaml_text()
     interface = (ROOT / 'docs' / 'interface.md').read_text(encoding='utf-8')
-    assert document.with_table(interface) == interface
+    assert document.with_tables(interface) == interface
 
 
 def flat(values: dict[str, Any], prefix: str = '') -> dict[str, Any]:
