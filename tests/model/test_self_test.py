@@ -13,6 +13,7 @@ from alpamayo_node.model.kv_cache import KvCache
 from alpamayo_node.model.linear import Linear
 from alpamayo_node.model.network import ExpertNetwork
 from alpamayo_node.model.self_test import SyntheticContext
+from alpamayo_node.model.self_test import _require_close
 from tests.model.builders import load_expert
 from tests.model.builders import never
 from tests.model.builders import noise
@@ -175,3 +176,8 @@ def test_self_test_stops_when_asked(n_polls: int, directory: Path) -> None:
     polls = iter(range(1, 100))
     with pytest.raises(Cancelled):
         expert.self_test(lambda: next(polls) >= n_polls)
+
+
+def test_difference_that_is_not_a_number_is_no_agreement() -> None:
+    with pytest.raises(SelfTestError, match='layer 0'):
+        _require_close('layer 0', float('nan'), 1.0)
