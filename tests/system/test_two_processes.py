@@ -302,8 +302,14 @@ def test_two_processes_heartbeat_keeps_its_rate_while_planning(scene: Scene) -> 
 
 
 def test_two_processes_heartbeat_goes_on_while_weights_load(scene: Scene) -> None:
-    scene.planner(status__rate_hz=50.0)
-    scene.listener.until_state(ACTIVE)
+    scene.planner(status__rate_hz=100.0, autostart=False)
+    change = scene.listener.node.create_client(ChangeState, 'alpamayo_planner/change_state')
+    assert change.wait_for_service(30.0)
+    # Heard before it loads: finding each other takes longer than loading a model this small.
+    scene.listener.until_state(PlannerStatus.STATE_UNCONFIGURED)
+    request = ChangeState.Request(transition=Transition(id=Transition.TRANSITION_CONFIGURE))
+    change.call_async(request)
+    scene.listener.until_state(PlannerStatus.STATE_INACTIVE)
     states = [status.state for status in scene.listener.statuses]
     assert states.count(PlannerStatus.STATE_CONFIGURING) > 1
 
