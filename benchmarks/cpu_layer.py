@@ -26,6 +26,7 @@ from alpamayo_node.model.checkpoint import expected_tensors
 from alpamayo_node.model.network import ExpertNetwork
 from alpamayo_node.tools.make_checkpoint import write_checkpoint
 from benchmarks.contexts import DrawnContext
+from benchmarks.machine import OtherLoad
 from benchmarks.machine import describe_machine
 from tests.model.hugging_face import HuggingFaceExpert
 
@@ -108,12 +109,14 @@ def _compare(
     print(f'{n_layers} layers of full width, {n_rows} rows, bfloat16, {n_rounds} rounds')
     difference = float((ours() - theirs()).norm() / theirs().norm())
     times_s: dict[str, list[float]] = {'transformers': [], 'ours': []}
+    load = OtherLoad()
     for i_round in range(_N_WARM_UPS + n_rounds):
         for name, run in (('transformers', theirs), ('ours', ours)):
             began_s = time.perf_counter()
             run()
             if i_round >= _N_WARM_UPS:
                 times_s[name].append((time.perf_counter() - began_s) / n_layers)
+    print(f'other processes took {load.share():.0%} of the machine; an idle one is needed')
     for name, values in times_s.items():
         print(
             f'{name:>12}: median {median(values) * 1e3:6.2f}, least {min(values) * 1e3:6.2f}, '

@@ -3,6 +3,7 @@
 
 import os
 from pathlib import Path
+import time
 
 import torch
 
@@ -26,6 +27,32 @@ def describe_machine() -> str:
         f'({", ".join(flags)}), {n_bytes / _GIB:.0f} GiB; torch {torch.__version__}, '
         f'{torch.get_num_threads()} threads'
     )
+
+
+class OtherLoad:
+    """Tells how busy other processes kept the machine since this was made."""
+
+    def __init__(self) -> None:
+        self._began_s = time.monotonic()
+        self._machine_s = _machine_busy_s()
+        self._own_s = time.process_time()
+
+    def share(self) -> float:
+        """
+        Compare the machine's processor time with our own.
+
+        :return: processor time of others, as a share of all there was; 0 for an idle machine
+        """
+        available_s = (time.monotonic() - self._began_s) * (os.cpu_count() or 1)
+        busy_s = _machine_busy_s() - self._machine_s
+        return max(0.0, busy_s - (time.process_time() - self._own_s)) / available_s
+
+
+def _machine_busy_s() -> float:
+    """Time of all processors that was neither idle nor waiting, stolen time included."""
+    line = Path('/proc/stat').read_text(encoding='ascii').splitlines()[0]
+    user, nice, system, _, _, *interrupts = map(int, line.split()[1:9])
+    return (user + nice + system + sum(interrupts)) / os.sysconf('SC_CLK_TCK')
 
 
 def resident_gb() -> float:
