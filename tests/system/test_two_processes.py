@@ -156,7 +156,7 @@ def test_two_processes_bag_that_starts_again_is_planned_again_alike(scene: Scene
     runs: list[list[PlannedTrajectory]] = []
     for _ in range(2):
         n = len(scene.listener.plans)
-        stand_in = scene.stand_in(count=3, publish_clock=True, latency_s=0.5)
+        stand_in = scene.stand_in(count=3, publish_clock=True, latency_s=0.5, send_history=True)
         scene.listener.until(lambda child=stand_in: child.process.poll() == 0)
         scene.listener.until(lambda n=n: len(scene.listener.plans) == n + 3)
         runs.append(scene.listener.plans[n:])
@@ -169,7 +169,7 @@ def test_two_processes_bag_that_starts_again_is_planned_again_alike(scene: Scene
 
 def test_two_processes_simulated_clock_at_another_rate(scene: Scene) -> None:
     scene.planner(use_sim_time=True)
-    stand_in = scene.stand_in(count=3, publish_clock=True, clock_rate=4.0)
+    stand_in = scene.stand_in(count=3, publish_clock=True, clock_rate=4.0, send_history=True)
     scene.listener.until(lambda: stand_in.process.poll() == 0)
     scene.listener.until(lambda: len(scene.listener.plans) == 3)
 
