@@ -9,6 +9,9 @@ from pathlib import Path
 
 from alpamayo_node.backend import BackendConfig
 from alpamayo_node.backend import build_expert
+from alpamayo_node.chip.options import ChipConfig
+from alpamayo_node.chip.options import ChipOptions
+from alpamayo_node.chip.options import WeightDtypes
 from alpamayo_node.errors import ConfigError
 from alpamayo_node.model.context_file import FileStore
 from alpamayo_node.plan.planner import Planner
@@ -38,6 +41,7 @@ def make_build(settings: Settings) -> Build:
         buffer_rounding=settings.text('model.buffer_rounding'),
         max_rows=settings.integer('model.max_rows'),
         n_threads=settings.integer('torch.threads'),
+        chip=_chip_config(settings),
     )
     store = FileStore(_folder(settings, 'context.directory'))
 
@@ -53,6 +57,29 @@ def make_build(settings: Settings) -> Build:
         return planner, self_test
 
     return build
+
+
+def _chip_config(settings: Settings) -> ChipConfig:
+    """Read what only the ttnn backend uses; refused by name whatever the backend is."""
+    folder = settings.text('chip.cache_directory')
+    return ChipConfig(
+        chip_id=settings.integer('chip.id'),
+        options=ChipOptions(
+            weights=WeightDtypes.parse(settings.text('chip.weights')),
+            cache_dtype=settings.text('chip.cache_dtype'),
+            attention=settings.text('chip.attention'),
+            is_folded=settings.flag('chip.fold_heads'),
+            mask_dtype=settings.text('chip.mask_dtype'),
+            k_chunk_rows=settings.integer('chip.k_chunk_rows'),
+            q_chunk_rows=settings.integer('chip.q_chunk_rows'),
+            is_tuned=settings.flag('chip.tuned_matmul'),
+            is_traced=settings.flag('chip.trace'),
+        ),
+        trace_region_bytes=settings.integer('chip.trace_region_bytes'),
+        open_timeout_s=settings.number('chip.open_timeout_s'),
+        operation_timeout_s=settings.number('chip.operation_timeout_s'),
+        cache_directory=Path(folder) if folder else None,
+    )
 
 
 def _folder(settings: Settings, name: str) -> Path:

@@ -21,17 +21,17 @@ import torch
 
 from alpamayo_node.contracts import EulerStep
 from alpamayo_node.contracts import ExpertInfo
-from alpamayo_node.contracts import KvShape
 from alpamayo_node.contracts import KvSource
 from alpamayo_node.errors import BackendError
 from alpamayo_node.errors import Cancelled
 from alpamayo_node.errors import ConfigError
-from alpamayo_node.errors import Reason
-from alpamayo_node.errors import Refusal
 from alpamayo_node.model.buffers import round_action_space
 from alpamayo_node.model.checkpoint import Checkpoint
+from alpamayo_node.model.fitting import require_fitting
+from alpamayo_node.model.fitting import require_layer_shape
 from alpamayo_node.model.flow import integrate
 from alpamayo_node.model.network import ExpertNetwork
+from alpamayo_node.model.self_test import TOLERANCES
 from alpamayo_node.model.self_test import run_self_test
 
 PRECISIONS = {'bfloat16': torch.bfloat16, 'float32': torch.float32}
@@ -121,13 +121,13 @@ class TorchExpert:
         """
         network, shape = self._require_open(), source.shape
         self._is_loaded = False
-        _require_fitting(shape, self._info)
+        require_fitting(shape, self._info)
         network.set_window(shape.n_rows, shape.left_pad, shape.rope_delta)
         for i_layer in range(shape.n_layers):
             if should_stop():
                 raise Cancelled('stopped while loading a context')
             keys, values = source.layer(i_layer)
-            _require_layer_shape(i_layer, shape, keys, values)
+            require_layer_shape(i_layer, shape, keys, values)
             network.cache.load(i_layer, keys, values)
         self._is_loaded = True
 
@@ -200,7 +200,7 @@ class TorchExpert:
                     self._require_open(),
                     self._checkpoint,
                     max_rows=self._info.max_rows,
-                    precision=self._info.precision,
+                    tolerance=TOLERANCES[self._info.precision],
                     buffer_rounding=self._info.buffer_rounding,
                     load=lambda source: self.load(source, should_stop),
                     should_stop=should_stop,
@@ -225,31 +225,3 @@ def _require_settings(precision: str, max_rows: int, n_threads: int) -> None:
         raise ConfigError('max_rows', max_rows, 'must be at least 1')
     if n_threads < 0:
         raise ConfigError('n_threads', n_threads, 'must be 0 (the choice of torch) or more')
-
-
-def _require_fitting(shape: KvShape, info: ExpertInfo) -> None:
-    for name in ('n_layers', 'n_kv_heads', 'head_dim'):
-        got, expected = getattr(shape, name), getattr(info, name)
-        if got != expected:
-            _refuse(f'{name} is {got}, the expert has {expected}')
-    if not 1 <= shape.n_rows <= info.max_rows:
-        _refuse(f'{shape.n_rows} rows, must be 1 to max_rows ({info.max_rows})')
-    if not 0 <= shape.left_pad < shape.n_rows:
-        _refuse(f'left_pad {shape.left_pad}, must be 0 to {shape.n_rows - 1}')
-    if shape.n_rows + shape.rope_delta < 0:
-        _refuse(f'rope_delta {shape.rope_delta} puts the expert before position 0')
-    if shape.dtype not in PRECISIONS:
-        _refuse(f'dtype {shape.dtype!r}, must be one of {", ".join(PRECISIONS)}')
-
-
-def _require_layer_shape(
-    i_layer: int, shape: KvShape, keys: torch.Tensor, values: torch.Tensor
-) -> None:
-    expected = (shape.n_kv_heads, shape.n_rows, shape.head_dim)
-    for name, tensor in (('key', keys), ('value', values)):
-        if tuple(tensor.shape) != expected:
-            _refuse(f'{name} of layer {i_layer} is {list(tensor.shape)}, not {list(expected)}')
-
-
-def _refuse(text: str) -> None:
-    raise Refusal(Reason.SHAPE_MISMATCH, f'the cache does not fit: {text}')

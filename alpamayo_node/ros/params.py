@@ -122,7 +122,12 @@ TABLE: tuple[Parameter, ...] = (
         description='Configure and activate at start, without a manager.',
         is_fixed=True,
     ),
-    Parameter('backend', 'torch', 'Where the expert runs.', choices=('torch',)),
+    Parameter(
+        'backend',
+        'torch',
+        'Where the expert runs: a CPU, or a Tenstorrent chip.',
+        choices=('torch', 'ttnn'),
+    ),
     Parameter('checkpoint.directory', '', 'Folder of config.json and the safetensors files.'),
     Parameter(
         'model.buffer_rounding',
@@ -138,6 +143,85 @@ TABLE: tuple[Parameter, ...] = (
         choices=('bfloat16', 'float32'),
     ),
     Parameter('torch.threads', 0, 'CPU threads; 0: torch decides.', '', 0, 1024),
+    Parameter('chip.id', 0, "Which of the machine's chips.", '', 0, 31),
+    Parameter(
+        'chip.weights',
+        'bfp8',
+        'Format of the matrices: bf16, bfp8 or bfp4, or a list such as qkv=bfp8,gate=bfp4.',
+    ),
+    Parameter('chip.cache_dtype', 'bf16', 'Format of the KV cache.', choices=('bf16', 'bfp8')),
+    Parameter(
+        'chip.attention',
+        'decode',
+        'Kernel: split over the cache (decode), or over the queries (standard).',
+        choices=('decode', 'standard'),
+    ),
+    Parameter(
+        'chip.fold_heads',
+        default=False,
+        description='Standard attention: query heads of a group share the rows of one head.',
+    ),
+    Parameter(
+        'chip.mask_dtype',
+        'auto',
+        'Format of the mask; auto: bfp4 for decode, bf16 for standard.',
+        choices=('auto', 'bf16', 'bfp8', 'bfp4'),
+    ),
+    Parameter(
+        'chip.k_chunk_rows',
+        0,
+        'Cache rows per step of attention, a power of two; 0: 128 for decode, 512 for standard.',
+        'rows',
+        0,
+        4096,
+    ),
+    Parameter(
+        'chip.q_chunk_rows',
+        32,
+        'Query rows per step of standard attention, a power of two.',
+        'rows',
+        32,
+        1024,
+    ),
+    Parameter(
+        'chip.tuned_matmul',
+        default=True,
+        description="Matmul programs computed for the chip's cores, or chosen by ttnn.",
+    ),
+    Parameter(
+        'chip.trace',
+        default=True,
+        description='Record a step once and replay it, or issue each op.',
+    ),
+    Parameter(
+        'chip.trace_region_bytes',
+        128 << 20,
+        'Device memory for the recorded step.',
+        'bytes',
+        1 << 20,
+        4 << 30,
+    ),
+    Parameter(
+        'chip.open_timeout_s',
+        60.0,
+        'For the chip to become free, and again to open.',
+        's',
+        0.1,
+        3600.0,
+    ),
+    Parameter(
+        'chip.operation_timeout_s',
+        5.0,
+        'After which ttnn takes an op for hung and ends the process.',
+        's',
+        0.1,
+        3600.0,
+    ),
+    Parameter(
+        'chip.cache_directory',
+        '',
+        "Of tilised weights and kernels; empty: alpamayo_node in the user's cache.",
+    ),
     # frames
     Parameter('frames.fixed', 'map', 'Frame of ego poses and published plans.'),
     Parameter('frames.ego', 'base_link', 'Child frame of odometry: rear axle on the ground.'),
@@ -400,6 +484,12 @@ class Settings:
         """Value of an integer parameter."""
         value = self.values[name]
         assert isinstance(value, int)
+        return value
+
+    def flag(self, name: str) -> bool:
+        """Value of a boolean parameter."""
+        value = self.values[name]
+        assert isinstance(value, bool)
         return value
 
     def names(self, name: str) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from safetensors.torch import save_file
 import torch
 
@@ -92,15 +93,18 @@ def random_tensors(config: ModelConfig, seed: int = 0) -> dict[str, torch.Tensor
     the velocity would turn with x so fast that no two roundings gave the same plan.
     """
     generator = torch.Generator().manual_seed(seed)
+    half = torch.logspace(0, 2, config.in_proj.n_freqs)
+    frequencies = torch.cat([half, half]).repeat(3)
 
     def draw(name: str, shape: tuple[int, ...]) -> torch.Tensor:
-        tensor = torch.randn(shape, generator=generator)
+        tensor: torch.Tensor = torch.randn(shape, generator=generator)
         if name.endswith('trunk.0.weight'):
-            half = torch.logspace(0, 2, config.in_proj.n_freqs)
-            return tensor / shape[1] ** 0.5 / torch.cat([half, half]).repeat(3)
+            tensor /= shape[1] ** 0.5 * frequencies
+            return tensor
         if len(shape) == 2:
-            return tensor / shape[1] ** 0.5
-        return 0.1 * tensor + (0.0 if name.endswith('bias') else 1.0)
+            tensor /= shape[1] ** 0.5
+            return tensor
+        return tensor.mul_(0.1).add_(0.0 if name.endswith('bias') else 1.0)
 
     shapes = expected_tensors(config)
     return {name: draw(name, shape).to(torch.bfloat16) for name, shape in shapes.items()}
@@ -123,7 +127,7 @@ def write_checkpoint(
         save_file(stored, directory / 'model.safetensors')
         return directory
     names = sorted(stored)
-    weight_map = {}
+    weight_map: dict[str, str] = {}
     for i_shard in range(n_shards):
         file = f'model-{i_shard + 1:05}-of-{n_shards:05}.safetensors'
         part = {name: stored[name] for name in names[i_shard::n_shards]}
@@ -187,5 +191,5 @@ class RandomContext:
         pass
 
 
-def noise(seed: int = 2) -> np.ndarray:
+def noise(seed: int = 2) -> NDArray[np.float32]:
     return np.random.default_rng(seed).standard_normal((64, 2)).astype(np.float32)

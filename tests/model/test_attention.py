@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch.nn import functional as F
 
+from alpamayo_node.model import linear as linear_module
 from alpamayo_node.model.attention import attend
 from alpamayo_node.model.linear import Linear
+from alpamayo_node.model.linear import _is_served
 from alpamayo_node.model.linear import affine
 
 
@@ -121,10 +125,20 @@ def test_products_equal_definitions_with_and_without_onednn(
     bias = factor[0]
     exact_product = x.double() @ weight.double().T
     tolerance = {torch.float32: 1e-6, torch.bfloat16: 1e-2}[dtype]
-    for has_onednn in (True, False):
-        monkeypatch.setattr('alpamayo_node.model.linear._HAS_ONEDNN', has_onednn)
+    for is_packed in (True, False) if _is_served(dtype) else (False,):
+        monkeypatch.setattr(linear_module, '_is_served', lambda dtype, now=is_packed: now)
         linear = Linear(weight, 64)
         assert error(linear(x), exact_product) < tolerance
         assert error(linear.silu(x), F.silu(exact_product)) < tolerance
         assert error(linear.times(x, factor), exact_product * factor.double()) < tolerance
         assert error(affine(x, weight, bias), exact_product + bias.double()) < tolerance
+
+
+@pytest.mark.parametrize('has_bfloat16', [True, False])
+def test_products_in_bfloat16_are_packed_only_where_the_processor_can(
+    has_bfloat16: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without AVX-512 oneDNN refuses bfloat16; float32 it multiplies everywhere."""
+    operators = SimpleNamespace(_is_mkldnn_bf16_supported=lambda: has_bfloat16)
+    monkeypatch.setattr(linear_module, '_mkldnn', operators)
+    assert _is_served(torch.bfloat16) is (has_bfloat16 and _is_served(torch.float32))

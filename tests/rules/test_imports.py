@@ -46,8 +46,14 @@ LAYERS = {
     'model': Layer(ours=('errors', 'contracts'), outside=('numpy', 'torch', 'safetensors')),
     'plan': Layer(ours=('errors', 'contracts'), outside=('numpy',)),
     'ros': Layer(ours=('errors', 'contracts', 'plan'), outside=('numpy', 'rclpy', *MESSAGES)),
-    'backend': Layer(ours=('errors', 'contracts', 'model')),
-    'main': Layer(ours=('errors', 'contracts', 'model', 'plan', 'ros', 'backend')),
+    'chip': Layer(ours=('errors', 'contracts', 'model'), outside=('numpy', 'torch', 'ttnn')),
+    # What must be known before ttnn is imported, or without it.
+    'chip.options': Layer(ours=('errors',)),
+    'chip.environment': Layer(ours=('errors',)),
+    'chip.owner': Layer(ours=('errors',)),
+    # ttnn is imported when it is chosen.
+    'backend': Layer(ours=('errors', 'contracts', 'model', 'chip'), may_import_late=True),
+    'main': Layer(ours=('errors', 'contracts', 'model', 'plan', 'ros', 'backend', 'chip')),
     'stand_in': Layer(ours=('errors', 'contracts', 'model', 'ros')),
     # Signals must be in hand before slow imports begin, and a command loads its own module alone.
     'executables': Layer(ours=('main', 'stand_in', 'threads'), may_import_late=True),
@@ -71,6 +77,7 @@ LAYERS = {
 ONLY_IN = {
     'transformers': ('tools.make_context',),
     'rclpy': ('ros', 'tools.demo'),
+    'ttnn': ('chip',),
     'matplotlib': ('tools',),
 }
 
@@ -154,6 +161,11 @@ def test_imports_of_launch_files_need_no_module_of_ours() -> None:
         ('contracts', 'import alpamayo_node.plan.gate', 'contracts may not import plan'),
         ('errors', 'import numpy', 'errors may not import numpy'),
         ('tools.plan', 'import ttnn', 'tools may not import ttnn'),
+        ('model.flow', 'import ttnn', 'model may not import ttnn'),
+        ('chip.layer', 'import rclpy', 'chip may not import rclpy'),
+        ('chip.layer', 'import alpamayo_node.plan.gate', 'chip may not import plan'),
+        ('chip.options', 'import ttnn', 'chip.options may not import ttnn'),
+        ('backend', 'import ttnn', 'backend may not import ttnn'),
         ('main', 'import alpamayo_node.tools.cli', 'main may not import tools'),
         ('backend', 'import alpamayo_node.main', 'backend may not import main'),
     ],
@@ -183,6 +195,8 @@ def test_imports_allowed_ones_pass() -> None:
         ('tools/cli.py', ('matplotlib', 'numpy', 'rclpy', 'torch', 'transformers', 'ttnn')),
         ('tools/preflight.py', ('matplotlib', 'numpy', 'rclpy', 'torch', 'transformers', 'ttnn')),
         ('executables.py', ('numpy', 'rclpy', 'torch')),
+        ('backend.py', ('matplotlib', 'rclpy', 'transformers', 'ttnn')),
+        pytest.param('main.py', ('matplotlib', 'transformers', 'ttnn'), marks=pytest.mark.ros),
     ],
 )
 def test_import_of_a_layer_loads_nothing_of_the_others(

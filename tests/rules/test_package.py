@@ -25,7 +25,7 @@ from tests.rules.tree import imports_of
 from tests.rules.tree import python_files
 
 MESSAGES = ROOT / 'ros2_ws' / 'src' / 'alpamayo_msgs'
-NO_ROS_PACKAGE = {'matplotlib', 'numpy', 'safetensors', 'torch', 'transformers'}
+NO_ROS_PACKAGE = {'matplotlib', 'numpy', 'safetensors', 'torch', 'transformers', 'ttnn'}
 DEBIAN_KEYS = {'python3-numpy'}
 """Keys of rosdep for Debian packages; whatever else is needed to run must be a ROS package."""
 

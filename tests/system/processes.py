@@ -2,7 +2,9 @@
 """Real processes on a real graph: starting, listening, and ending them."""
 
 from collections.abc import Callable
+import os
 from pathlib import Path
+import shutil
 import signal
 import subprocess
 import time
@@ -25,14 +27,27 @@ LIB = Path(get_package_prefix('alpamayo_node')) / 'lib' / 'alpamayo_node'
 class Child:
     """One of our executables as a process of its own, with its output in a file."""
 
-    def __init__(self, name: str, log: Path, *arguments: str, **parameters: object) -> None:
+    def __init__(
+        self,
+        name: str,
+        log: Path,
+        *arguments: str,
+        python_path: tuple[Path, ...] = (),
+        **parameters: object,
+    ) -> None:
         self.log = log
+        paths = [*map(str, python_path), os.environ.get('PYTHONPATH', '')]
+        environment = {**os.environ, 'PYTHONPATH': os.pathsep.join(paths)}
         argv = [str(LIB / name), '--ros-args', *arguments]
         for key, value in parameters.items():
             argv += ['-p', f'{key.replace("__", ".")}:={_yaml(value)}']
         with log.open('wb') as file:
             self.process = subprocess.Popen(
-                argv, stdout=file, stderr=subprocess.STDOUT, start_new_session=True
+                argv,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env=environment,
             )
 
     def signal(self, number: int) -> None:
@@ -108,6 +123,44 @@ class Listener:
 
     def announce(self, context: object) -> None:
         self.publisher.publish(convert.context_to_message(context))
+
+
+class Scene:
+    """A planner, its peers and a listener in one namespace, all ended with the test."""
+
+    def __init__(self, tmp_path: Path, model: Path, namespace: str) -> None:
+        self.tmp_path = tmp_path
+        self.checkpoint = model / 'checkpoint'
+        self.contexts = tmp_path / 'contexts'
+        shutil.copytree(model / 'contexts', self.contexts)
+        self.namespace = namespace
+        self.listener = Listener(namespace)
+        self.children: list[Child] = []
+
+    def start(self, name: str, *arguments: str, **parameters: object) -> Child:
+        log = self.tmp_path / f'{name}-{len(self.children)}.log'
+        remap = ('-r', f'__ns:=/{self.namespace}')
+        child = Child(name, log, *remap, *arguments, **parameters)
+        self.children.append(child)
+        return child
+
+    def planner(self, *arguments: str, **parameters: object) -> Child:
+        folders = {
+            'checkpoint__directory': self.checkpoint,
+            'context__directory': self.contexts,
+        }
+        return self.start('planner', *arguments, **{**folders, **parameters})
+
+    def stand_in(self, **parameters: object) -> Child:
+        defaults = {'context__directory': self.contexts, 'wait_for_plan': True, 'rate_hz': 20.0}
+        return self.start('stand_in', **{**defaults, **parameters})
+
+    def close(self) -> None:
+        try:
+            for child in reversed(self.children):
+                child.end()
+        finally:
+            self.listener.close()
 
 
 def _yaml(value: object) -> str:

@@ -1,10 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-from collections.abc import Iterator
 from dataclasses import replace
-import json
 import os
-from pathlib import Path
-import shutil
 import signal
 import time
 
@@ -16,63 +12,15 @@ from lifecycle_msgs.srv import ChangeState
 from lifecycle_msgs.srv import GetState
 import pytest
 
-from alpamayo_node.model.context_file import history_to_json
 from alpamayo_node.model.context_file import read_context_info
 from alpamayo_node.plan.motion import Motion
 from alpamayo_node.plan.motion import MotionKind
-from alpamayo_node.ros import convert
-from alpamayo_node.tools import cli
-from tests.system.processes import Child
-from tests.system.processes import Listener
+from tests.system.command_line import command_line_plan
+from tests.system.processes import Scene
 
 pytestmark = [pytest.mark.ros, pytest.mark.slow]
 
 ACTIVE = PlannerStatus.STATE_ACTIVE
-
-
-class Scene:
-    """A planner, its peers and a listener in one namespace, all ended with the test."""
-
-    def __init__(self, tmp_path: Path, model: Path, namespace: str) -> None:
-        self.tmp_path = tmp_path
-        self.checkpoint = model / 'checkpoint'
-        self.contexts = tmp_path / 'contexts'
-        shutil.copytree(model / 'contexts', self.contexts)
-        self.namespace = namespace
-        self.listener = Listener(namespace)
-        self.children: list[Child] = []
-
-    def start(self, name: str, *arguments: str, **parameters: object) -> Child:
-        log = self.tmp_path / f'{name}-{len(self.children)}.log'
-        remap = ('-r', f'__ns:=/{self.namespace}')
-        child = Child(name, log, *remap, *arguments, **parameters)
-        self.children.append(child)
-        return child
-
-    def planner(self, *arguments: str, **parameters: object) -> Child:
-        folders = {
-            'checkpoint__directory': self.checkpoint,
-            'context__directory': self.contexts,
-        }
-        return self.start('planner', *arguments, **{**folders, **parameters})
-
-    def stand_in(self, **parameters: object) -> Child:
-        defaults = {'context__directory': self.contexts, 'wait_for_plan': True, 'rate_hz': 20.0}
-        return self.start('stand_in', **{**defaults, **parameters})
-
-    def close(self) -> None:
-        try:
-            for child in reversed(self.children):
-                child.end()
-        finally:
-            self.listener.close()
-
-
-@pytest.fixture
-def scene(tmp_path: Path, tiny_model: Path, request: pytest.FixtureRequest) -> Iterator[Scene]:
-    made = Scene(tmp_path, tiny_model, f'n{abs(hash(request.node.name)) % 10**8}')
-    yield made
-    made.close()
 
 
 @pytest.mark.parametrize('send_history', [True, False])
@@ -327,27 +275,6 @@ def announce(scene: Scene, context_id: str, **changes: object) -> None:
     history = Motion(MotionKind.CIRCLE, 8.0).history(t0_ns, t0_ns, 20.0)
     context = replace(stored, context_id=context_id, t0_ns=t0_ns, history=history, **changes)
     scene.listener.announce(context)
-
-
-def command_line_plan(
-    scene: Scene, announced: VlmContext, capsys: pytest.CaptureFixture[str]
-) -> dict:
-    """Plan the same context with `alpamayo plan`, from what went over the wire."""
-    context = convert.context_from_message(announced)
-    samples = context.history or [
-        convert.sample_from_odometry(message, 'map', 'base_link')
-        for message in scene.listener.odometry
-    ]
-    history = scene.tmp_path / 'history.json'
-    poses = json.loads(history_to_json(samples))
-    history.write_text(json.dumps({'frame_id': context.frame_id, 'samples': poses}))
-    capsys.readouterr()
-    argv = ['plan', '--checkpoint', str(scene.checkpoint), '--json', '--seed', '0']
-    argv += ['--context', str(scene.contexts / context.location)]
-    argv += ['--history', str(history), '--t0', str(context.t0_ns)]
-    assert cli.main(argv) == 0
-    (plan,) = json.loads(capsys.readouterr().out)['plans']
-    return plan
 
 
 def assert_bits_equal(message: PlannedTrajectory, plan: dict) -> None:
