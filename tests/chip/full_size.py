@@ -2,6 +2,7 @@
 """Run the whole expert at full size in the child process, and count."""
 
 import gc
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,14 +11,20 @@ import ttnn
 
 from alpamayo_node.chip import formats
 from alpamayo_node.chip.context import Window
+from alpamayo_node.chip.options import ChipOptions
+from alpamayo_node.chip.ttnn_expert import TtnnExpert
+from alpamayo_node.chip.weight_cache import WeightCache
 from alpamayo_node.errors import AlpamayoError
+from alpamayo_node.model.checkpoint import Checkpoint
 from tests.chip.jobs import TRACE_REGION_BYTES
 from tests.chip.jobs import device
+from tests.chip.zero_weights import BorrowedChip
 from tests.chip.zero_weights import zero_expert
 from tests.model.builders import RandomContext
 from tests.model.builders import never
 from tests.model.builders import noise
 from tests.model.builders import wide_config
+from tests.model.builders import write_checkpoint
 
 
 def run_trajectories(n_layers: int = 64, **options: Any) -> dict[str, Any]:
@@ -86,3 +93,25 @@ def _take_memory(n_bytes: int) -> ttnn.Tensor:
     return ttnn.empty(
         shape, ttnn.bfloat16, ttnn.ROW_MAJOR_LAYOUT, device(), ttnn.DRAM_MEMORY_CONFIG
     )
+
+
+def self_test_of_random_weights(chip_folder: str) -> str:
+    """Let the start-up self-test judge a chip whose every result is zero."""
+    directory = write_checkpoint(Path(chip_folder) / 'random', wide_config(1))
+    expert = TtnnExpert.from_checkpoint(
+        Checkpoint.open(directory),
+        BorrowedChip(device()),
+        ChipOptions(is_traced=False),
+        WeightCache(Path(chip_folder) / 'weights', 'sha256:' + '0' * 64, print),
+        buffer_rounding='bf16',
+        max_rows=448,
+        fingerprint='sha256:random',
+        progress=print,
+        should_stop=never,
+    )
+    try:
+        return expert.self_test(never)
+    except AlpamayoError as error:
+        return f'{type(error).__name__}: {error}'
+    finally:
+        expert.close()

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The released model's size on both chips, through the real library: does it fit, does it run."""
 
+from pathlib import Path
 import re
 from typing import Any
 
 import pytest
 
+from alpamayo_node.chip.options import ChipOptions
+from alpamayo_node.chip.options import WeightDtypes
+from benchmarks.chip_memory import buffers
 from tests.chip.chip_process import ChipProcess
-
-N_PARAMETERS = 64 * (1536 * 4096 + 2048 * 1536 + 3 * 1536 * 6144)
-BYTES = {'bf16': 2.0, 'bfp8': 1.0625, 'bfp4': 0.5625}
-CACHE_BYTES = 64 * 2 * 8 * 8192 * 128
 
 
 @pytest.mark.slow
@@ -29,10 +29,11 @@ def test_full_expert_fits_and_runs_on_both_chips(
     options: dict[str, Any], mocked_chip: ChipProcess
 ) -> None:
     result = mocked_chip.call('tests.chip.full_size:run_trajectories', **options)
-    weights = N_PARAMETERS * BYTES[options.get('weights', 'bfp8')]
-    expected = weights + CACHE_BYTES * BYTES[options.get('cache_dtype', 'bf16')]
-    # The rest is norms, step inputs, and the rounding of each tensor to its banks.
-    assert expected <= result['loaded_bytes'] <= 1.02 * expected
+    weights = WeightDtypes.parse(options.get('weights', 'bfp8'))
+    sizes = buffers(ChipOptions(**(options | {'weights': weights})), 8128)
+    expected = sum(sizes.values()) - sizes['trace region']
+    # The library rounds every tensor up to pages in all of its banks.
+    assert expected <= result['loaded_bytes'] <= 1.01 * expected
     assert result['loaded_bytes'] + result['trace_region_bytes'] <= 0.5 * result['dram_bytes']
     for trajectory in result['trajectories']:
         assert trajectory['shape'] == [64, 2]
@@ -61,3 +62,19 @@ def test_what_cannot_work_is_refused_with_a_reason(
 ) -> None:
     refusal = mocked_chip.call('tests.chip.full_size:refusal_of', **options)
     assert re.match(text, refusal), refusal
+
+
+def test_chip_that_computes_nothing_fails_the_self_test(
+    mocked_chip: ChipProcess, tmp_path: Path
+) -> None:
+    """A mocked chip gives zeros; a node on it would never go active."""
+    answer = mocked_chip.call(
+        'tests.chip.full_size:self_test_of_random_weights', chip_folder=str(tmp_path)
+    )
+    assert answer.startswith('SelfTestError: self-test: layer 0 is off'), answer
+    # What was tilised by the real library is read back by it.
+    assert len(list(tmp_path.glob('weights/*/*.tensorbin'))) == 10
+    second = mocked_chip.call(
+        'tests.chip.full_size:self_test_of_random_weights', chip_folder=str(tmp_path)
+    )
+    assert second == answer
