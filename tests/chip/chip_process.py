@@ -16,6 +16,7 @@ import select
 import subprocess
 import sys
 from typing import Any
+from typing import Self
 
 _ROOT = Path(__file__).parents[2]
 _N_LOG_CHARS = 3000
@@ -43,8 +44,11 @@ class ChipProcess:
         :param environment: in addition to our own
         """
         self._log = folder / 'log.txt'
-        to_child, self._requests = os.pipe()
-        self._answers, from_child = os.pipe()
+        to_child, requests = os.pipe()
+        answers, from_child = os.pipe()
+        # As files: a number could be another file's once it is closed.
+        self._requests = os.fdopen(requests, 'wb', buffering=0)
+        self._answers = os.fdopen(answers, 'rb', buffering=0)
         paths = [str(_ROOT), os.environ.get('PYTHONPATH', '')]
         with self._log.open('wb') as log:
             self._process = subprocess.Popen(
@@ -59,6 +63,12 @@ class ChipProcess:
         os.close(to_child)
         os.close(from_child)
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def call(self, function: str, *, timeout_s: float = 280.0, **arguments: Any) -> Any:
         """
         Run a function in the child.
@@ -70,7 +80,9 @@ class ChipProcess:
         """
         line = json.dumps([function, arguments]) + '\n'
         try:
-            os.write(self._requests, line.encode())
+            if self._requests.closed:
+                raise EOFError('the child was ended before')
+            self._requests.write(line.encode())
             answer = self._read_line(timeout_s)
         except (BrokenPipeError, EOFError, TimeoutError) as error:
             self.close()
@@ -84,18 +96,17 @@ class ChipProcess:
 
     def close(self) -> None:
         """End the child; safe to call twice."""
-        if self._process.returncode is None:
-            self._process.kill()
-            self._process.wait()
-            os.close(self._requests)
-            os.close(self._answers)
+        self._process.kill()
+        self._process.wait()
+        self._requests.close()
+        self._answers.close()
 
     def _read_line(self, timeout_s: float) -> str:
         parts: list[bytes] = []
         while not parts or not parts[-1].endswith(b'\n'):
             if not select.select([self._answers], [], [], timeout_s)[0]:
                 raise TimeoutError(f'no answer in {timeout_s:g} s')
-            part = os.read(self._answers, 1 << 16)
+            part = self._answers.read(1 << 16)
             if not part:
                 self._process.wait()
                 raise EOFError('the child ended')

@@ -23,6 +23,5 @@ def mocked_chip(
 ) -> Iterator[ChipProcess]:
     """Give the real library on each mocked chip, in a process of its own."""
     folder = tmp_path_factory.mktemp(request.param)
-    process = ChipProcess(folder, lay_out(folder / 'root', request.param))
-    yield process
-    process.close()
+    with ChipProcess(folder, lay_out(folder / 'root', request.param)) as process:
+        yield process
